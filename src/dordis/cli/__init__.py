@@ -1,4 +1,4 @@
-"""The command line: find the commands, run one of them, and turn a refusal into one line and an exit code.
+"""The command line: find the commands, run one of them, and turn an error into one line and an exit code.
 
 A command is a module in `commands` with a function of the same name.  A module with a table `COMMANDS` is a group of
 commands; its `DEFAULT` runs if no command is named.  `--help` imports all modules, so heavy imports stay in functions.
@@ -77,7 +77,7 @@ class _Group(TyperGroup):
 
 
 def _unescape(text: str) -> str:
-    """Remove the backslashes that typer writes before brackets, for rich, even where rich is switched off."""
+    """Remove the backslashes that typer writes before brackets for rich, even if rich is not used."""
     return text.replace("\\[", "[")
 
 
@@ -109,7 +109,7 @@ def _new_group(help_text: str | None, **attributes: Any) -> typer.Typer:
 
 
 def _add_moved(group: typer.Typer, name: str, line: str) -> None:
-    """Add a hidden command that prints a line, with any arguments."""
+    """Add a hidden command that accepts any arguments and prints a line."""
 
     def print_line() -> None:
         typer.echo(line)
@@ -122,7 +122,7 @@ app = build_group(commands, SECTIONS)
 for _name, _line in MOVED.items():
     _add_moved(app, _name, _line)
 
-# The root of typer's usage errors: a class of click in older versions of typer, of its own in newer ones.
+# The base class of typer's usage errors: in older versions of typer it is a class of click, in newer ones its own.
 USAGE: Any = next(kind for kind in reversed(typer.BadParameter.__mro__) if hasattr(kind, "format_message"))
 
 
@@ -174,7 +174,7 @@ def _call(commands: typer.Typer, name: str) -> int | str | None:
 
 
 def _abandon_output() -> None:
-    """Discard output that cannot be written: Python would try again at its exit, and print an exception."""
+    """Discard output that cannot be written: Python would try to write it again at exit, and print a traceback."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -184,7 +184,7 @@ def _abandon_output() -> None:
 
 
 def _refuse(reason: str, code: int = REFUSED) -> int:
-    """Print the reason in one line, and sections of TOML to paste if it ends with some; return the exit code."""
+    """Print the reason in one line, lines of TOML at its end unchanged; return the exit code."""
     said, section, paste = reason.partition("\n[")
     typer.echo("dordis: " + " ".join(said.split()), err=True)
     if section:

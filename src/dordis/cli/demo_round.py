@@ -1,6 +1,6 @@
-"""`dordis demo`: a private mean over simulated clients, one round of SecAgg with XNoise with some dropouts.
+"""`dordis demo`: a private mean over simulated clients, by one round of SecAgg with XNoise and some dropouts.
 
-The server is not trusted: keys are signed, U3 is agreed on, and every client has an owner with a policy.
+The server is not trusted: keys are signed, clients agree on U3, and every client has an owner with a policy.
 """
 
 import secrets
@@ -38,7 +38,7 @@ STAGES = {CollectInput.__name__: "upload", Unmask.__name__: "unmasking", RemoveN
 
 @dataclass(frozen=True)
 class DemoRound:
-    """Outcome of the demo; `vanished` has the stage of each dropout, and only the simulation knows the true mean."""
+    """Outcome of the demo; `vanished` has the stage of each dropout. Only a simulation knows the true mean."""
 
     design: RoundPlan
     vanished: Mapping[ClientId, str]
@@ -75,7 +75,7 @@ def simulate_round(clients: int, dropped: int, epsilon: float, entropy: Entropy 
 
 
 def plan_demo(clients: int, dropped: int, epsilon: float) -> RoundPlan:
-    """Plan the noise of one round; raise InputError for numbers that a demo cannot have."""
+    """Plan the noise of one round; raise InputError for too few or too many clients or dropouts."""
     if not 3 <= clients <= MOST_CLIENTS:
         raise InputError(f"the demo takes 3 to {MOST_CLIENTS} clients, not {clients}")
     setting = Setting(ParticipationSchedule(clients, clients, rounds=1), DIM, CLIP)
@@ -118,7 +118,7 @@ def mean_table(outcome: DemoRound, coordinates: int) -> Table:
 
 
 def outcome_table(outcome: DemoRound, seconds: float) -> Table:
-    """Return the error, the noise, the dropouts by stage, and the cost."""
+    """Return a table of the error, the noise, the dropouts by stage, and the cost."""
     error = np.sqrt(np.mean((outcome.mean - outcome.true_mean) ** 2))
     gone = {word: [str(u) for u, at in outcome.vanished.items() if at == stage] for stage, word in STAGES.items()}
     return facts_table(
@@ -134,7 +134,7 @@ def outcome_table(outcome: DemoRound, seconds: float) -> Table:
 
 
 def outcome_fields(outcome: DemoRound, seconds: float) -> dict[str, object]:
-    """Return the JSON fields."""
+    """Return the outcome as JSON fields."""
     return {
         "clients": outcome.design.setting.clients,
         "epsilon": outcome.design.epsilon,

@@ -20,7 +20,7 @@ def preset_names(incomplete: str) -> list[str]:
 
 
 def finished_runs(incomplete: str) -> list[str]:
-    """Complete the directory of a run in a folder of runs below the current directory, the newest first."""
+    """Complete the directory of a run, the newest first, from folders of runs below the current directory."""
     found = [str(path.parent) for path in Path().glob("*/*/*/manifest.json")]
     return sorted((path for path in found if path.startswith(incomplete)), reverse=True)
 
@@ -87,12 +87,12 @@ QueryLimit = Annotated[
 SkipInvalid = Annotated[
     bool, typer.Option("--skip-invalid", help="Skip rows with a missing value or one that is not a finite number.")
 ]
-Dropped = Annotated[int, typer.Option(help="How many clients drop out during the round, to try it out.")]
-Fidelity = Annotated[str, typer.Option(help="ideal, or full: with every message of the protocol, which takes long.")]
+Dropped = Annotated[int, typer.Option(help="Number of clients that drop out during the round, to see the effect.")]
+Fidelity = Annotated[str, typer.Option(help="ideal computes the result; full sends every message, which takes long.")]
 
 
 def override_settings(options: Mapping[str, str | float | None]) -> list[str]:
-    """Return KEY=VALUE for each option that was given, by its setting."""
+    """Return KEY=VALUE for each given option, where KEY is its setting; raise for a number that is not finite."""
     for key, value in options.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{key} must be a finite number, not {value}")
@@ -100,5 +100,5 @@ def override_settings(options: Mapping[str, str | float | None]) -> list[str]:
 
 
 def override_data_dir(data_dir: Path | None) -> list[str]:
-    """Return the setting of --data-dir, whose path is relative to the current directory."""
+    """Return the setting for --data-dir as KEY=VALUE; the path is relative to the current directory."""
     return [] if data_dir is None else [f"app.options.data_dir={json.dumps(str(data_dir.resolve()))}"]

@@ -1,4 +1,4 @@
-"""What commands print and return: JSON for programs, tables and lines for people, and exit codes.
+"""Output of commands: JSON for programs, tables and lines for people, and exit codes.
 
 rich takes long to import, so it is imported where it is used.
 """
@@ -25,12 +25,12 @@ EXIT_CODES = {
 
 
 def make_console(*, stderr: bool = False) -> "Console":
-    """Return a console that prints text as it is, without markup and without cutting lines."""
+    """Return a console that prints text unchanged, without markup and without cutting lines."""
     from rich.console import Console
 
     class Interruptible(Console):
         def on_broken_pipe(self) -> None:
-            """Stop as at Ctrl-C if the reader is gone, as in `dordis run | head`, so that a run says how to resume."""
+            """Stop as at Ctrl-C if the reading program has ended (`| head`), so that a run says how to resume."""
             try:
                 super().on_broken_pipe()
             except SystemExit:

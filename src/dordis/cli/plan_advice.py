@@ -1,4 +1,4 @@
-"""Advice at the end of `dordis plan noise`: whether the clients suffice, and which numbers are better."""
+"""Advice at the end of `dordis plan noise`: whether there are enough clients, and which numbers would be better."""
 
 from dordis.privacy.advice import (
     ENOUGH,
@@ -17,7 +17,7 @@ from dordis.rounds.impossible_sums import plan_warnings
 
 
 def sentences(advice: Advice) -> tuple[str, ...]:
-    """Return the sentences, the warnings last."""
+    """Return the sentences of the advice, with the warnings last."""
     plan = advice.plan
     warned = (f"warning: {warning}" for warning in all_warnings(plan))
     return (
@@ -31,7 +31,7 @@ def sentences(advice: Advice) -> tuple[str, ...]:
 
 
 def all_warnings(plan: Plan) -> tuple[str, ...]:
-    """Return all warnings about a plan, impossible sums included."""
+    """Return all warnings about a plan, including those about the check for impossible sums."""
     return *list_warnings(plan), *plan_warnings(plan)
 
 
@@ -45,7 +45,7 @@ def _describe_round(plan: Plan) -> str:
 
 
 def describe_run(plan: Plan) -> str:
-    """Say what signal-to-noise ratio all rounds have together, and what it grows with."""
+    """Return a sentence with the signal-to-noise ratio of all rounds together, and how it grows."""
     cohort = plan.setting.participation
     alone, both = "the clients a round", "the square root of the clients a round times all clients"
     grows = alone if cohort.accounting == "all-rounds" else both
@@ -60,7 +60,7 @@ def describe_run(plan: Plan) -> str:
 
 
 def describe_larger_rounds(advice: Advice) -> str:
-    """Say what more clients a round would bring."""
+    """Return a sentence with the ratios of larger rounds."""
     if not advice.larger:
         return "A round cannot have more clients than these: more clients in all, or a smaller model, would help."
     ratios = ", ".join(f"{plan.setting.clients:,} have {run_ratio(plan):.3g}" for plan in advice.larger)
@@ -68,7 +68,7 @@ def describe_larger_rounds(advice: Advice) -> str:
 
 
 def _describe_needs(plan: Plan) -> str:
-    """Say how many clients, or how small a model, give a signal-to-noise ratio of 1 and of 10."""
+    """Return a sentence with the numbers of clients, and sizes of the model, for signal-to-noise ratios of 1 and 10."""
     clients = " and ".join(
         f"{clients_for_ratio(plan, ratio):,} clients for a ratio of {ratio:g}" for ratio in (EQUAL, ENOUGH)
     )
@@ -81,7 +81,7 @@ def _describe_needs(plan: Plan) -> str:
 
 
 def _describe_choice(chosen: Plan) -> str:
-    """Say which numbers of clients and rounds dordis would choose, and what they cost."""
+    """Return a sentence with the numbers of clients and rounds that dordis would choose, and their cost."""
     cohort, size, ratio = chosen.setting.participation, chosen.bytes_per_client, run_ratio(chosen)
     upload, often = format_bytes(size), _times(cohort.releases)
     if ratio < NOTHING:

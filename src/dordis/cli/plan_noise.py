@@ -54,10 +54,10 @@ class NoiseQuestion:
     beacon: bool
     mode: str
     sampled: tuple[int, float] | None = None
-    """Declared records of each client and their sampling probability, where records are the unit of privacy."""
+    """Declared records of each client and their sampling probability, if records are the unit of privacy."""
     clients_per_person: int = 1
     participations: int | None = None
-    """The participation cap; None: that of a balanced schedule."""
+    """The participation cap; None is the cap of a balanced schedule."""
     assisted: bool = False
     """Whether the protocol is assisted: n_min contributions are enough, and no quorum of clients answers."""
 
@@ -76,7 +76,7 @@ class NoiseQuestion:
 
     @property
     def is_drawn(self) -> bool:
-        """Tell whether randomness that the server cannot choose selects the clients."""
+        """Tell whether the clients are selected by randomness that the server cannot choose."""
         return is_drawn(self.selection, self.beacon)
 
     @property
@@ -85,7 +85,7 @@ class NoiseQuestion:
         return round_colluders(self.selection, self.beacon, self.clients, self.per_round, self.colluders, SEMI_HONEST)
 
     def describe_colluders(self, T_C: int) -> str:
-        """Say how T_C follows from the colluders of the registry."""
+        """Return T_C in words, with the reason why it follows from the colluders of the registry."""
         if self.selection == OPEN:
             return f"{T_C}: all of them, because the server decides whom to admit"
         if not self.is_drawn:
@@ -95,7 +95,7 @@ class NoiseQuestion:
         return f"{T_C}, in the worst of 2^64 draws that the server may try; {self.one_draw} in one draw"
 
     def needs(self, plan: Plan, dropped: int) -> DropoutNeeds:
-        """Return the T and t with which rounds survive a number of dropouts."""
+        """Return the tolerance T and the threshold t with which rounds survive this number of dropouts."""
         if self.assisted:
             n, least = plan.setting.clients, plan.setting.clients - dropped
             return DropoutNeeds(n, dropped, least, least)
@@ -145,7 +145,7 @@ class NoiseQuestion:
 
 
 def tolerate(setting: Setting, mode: str, dropout: float) -> Setting:
-    """Return the setting with the tolerance and threshold of a dropout rate; raise InputError if there are none."""
+    """Return the setting with a tolerance and a threshold for this dropout rate; raise InputError if none exist."""
     needs = find_needs(setting, mode, count_dropouts(setting.clients, dropout))
     if needs.threshold is None:
         raise InputError(f"{needs} (--mode semi-honest)")
@@ -262,7 +262,7 @@ def _format_factor(times: float | None) -> str:
 
 
 def _describe_components(plan: Plan) -> str:
-    """Say which noise of a client stays, and which is removed again unless others drop out."""
+    """Return in words the variance of a client's noise that stays, and of the part that can be removed."""
     base, removable = (
         ", ".join(f"{float(variance):.6g}" for variance in variances) or "nothing"
         for variances in (plan.noise.base, plan.noise.removable)
@@ -271,7 +271,7 @@ def _describe_components(plan: Plan) -> str:
 
 
 def _dropout_table(plan: Plan, outlook: Iterable[DropoutForecast], question: NoiseQuestion) -> Table:
-    """Return a table of epsilon by dropout rate, the same in every round, and the settings that each rate needs."""
+    """Return a table of epsilon by dropout rate (the same rate in every round), with the settings for each rate."""
     return make_table(
         *("dropout", "dropped", "orig", "conservative", "XNoise", "tolerance", "threshold"),
         rows=(
@@ -288,7 +288,7 @@ def _dropout_table(plan: Plan, outlook: Iterable[DropoutForecast], question: Noi
         caption=(
             "orig: clients add even shares; conservative: even shares that are enough if "
             f"{plan.setting.T} drop out; XNoise: the same shares, and the excess is removed. "
-            "With more dropouts there is no output. tolerance, threshold: what rounds need to survive so much "
+            "With more dropouts there is no output. tolerance, threshold: settings with which rounds survive this "
             "dropout before the upload (protocol.tolerance, protocol.threshold; in assisted rounds n_min)"
         ),
     )

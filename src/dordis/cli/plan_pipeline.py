@@ -1,4 +1,4 @@
-"""`dordis plan pipeline`: the round time for every number of chunks, the best one, and why it is best."""
+"""`dordis plan pipeline`: the round time for every number of chunks, the best number, and the reason."""
 
 from itertools import groupby
 from pathlib import Path
@@ -59,7 +59,7 @@ def _schedule_table(profiled: MeasuredProfile, dim: int, best: PipelinePlan, sch
 
 
 def describe_critical_path(schedule: Schedule) -> str:
-    """Return the stages of the critical path in order, with the number of chunks of each that lie on it.
+    """Return the stages of the critical path in order, each with its number of chunks on the path.
 
     >>> from dordis.protocol import Resource
     >>> describe_critical_path(planner.schedule_stages([Resource.CLIENT, Resource.SERVER], (1.0, 2.0), m=3))

@@ -1,4 +1,4 @@
-"""What `dordis run` shows: finished rounds, the present stage, and a summary at the end."""
+"""The display of `dordis run`: finished rounds, the current stage, and a summary at the end."""
 
 import secrets
 from collections import deque
@@ -31,7 +31,7 @@ from dordis.runs.run import Population, Run
 
 TOKEN, LARGEST_PORT = "page.token", 65535
 LIVE_ROUNDS = 10
-"""The last rounds, which the live display shows."""
+"""Number of rounds in the live display: the last ones."""
 
 
 class Display:
@@ -93,7 +93,7 @@ class Display:
             self.print_note(describe_stages(finished.record))
 
     def print_note(self, text: str) -> None:
-        """Print a line beside the rounds, unless quiet."""
+        """Print a line in addition to the rounds, unless quiet."""
         if not self._quiet:
             self._console.print(text)
 
@@ -124,9 +124,10 @@ class Display:
 
 @contextmanager
 def serve_page(under_way: "Run", address: str | None, console: Console) -> Iterator[LiveRun | None]:
-    """Serve the live page of a run at `[HOST:]PORT` while the run goes on; None serves nothing.
+    """Serve the live page of a run at `[HOST:]PORT` during the run; with None there is no page.
 
-    At another host than this machine it needs the token in the run's directory, which a resumed run keeps.
+    If the page is not for this machine only, readers need the token in the run's directory; a resumed run has the same
+    token.
     """
     if address is None:
         yield None
@@ -165,7 +166,7 @@ def read_address(text: str) -> tuple[str, int]:
 
 
 def read_token(path: Path) -> str:
-    """Return the token of a run's page, which is made once and kept in the run's directory, for its owner only."""
+    """Return the token of a run's page; create it, readable for its owner only, if the run's directory has none."""
     file = path / TOKEN
     if not file.exists():
         write_new(file, secrets.token_urlsafe(24).encode())
@@ -226,7 +227,7 @@ def describe_stages(record: RoundRecord) -> str:
 
 
 def summary_table(facts: RunFacts, result: Outcome) -> Table:
-    """Return the outcome of a run."""
+    """Return a table with the outcome of a run."""
     run, budget = facts.run, "" if facts.budget is None else f" of {facts.budget:g}"
     proved = (
         "nothing is proved"
@@ -263,7 +264,7 @@ def summary_table(facts: RunFacts, result: Outcome) -> Table:
 
 
 def forecast_table(job: Job, simulation: Simulation, forecast: dict[str, float | int | str | None]) -> Table:
-    """Return the plan and the expected costs of a run."""
+    """Return a table with the plan and the expected costs of a run."""
     rows = {name.replace("_", " "): format_forecast(name, value) for name, value in forecast.items()}
     return facts_table(rows, describe_run(job, simulation.fidelity, simulation.where))
 

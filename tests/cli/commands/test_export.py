@@ -31,4 +31,4 @@ def test_a_damaged_run_is_not_exported(tmp_path):
 
 def test_what_is_missing_is_named(tmp_path):
     assert "there is no run at" in dordis("export", tmp_path / "absent", tmp_path / "audit.zip").stderr
-    assert "ends with .zip" in dordis("export", tmp_path / "absent", tmp_path / "audit").stderr
+    assert "end with .zip" in dordis("export", tmp_path / "absent", tmp_path / "audit").stderr

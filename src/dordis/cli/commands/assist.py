@@ -1,4 +1,4 @@
-"""Help to open the sums of a server's assisted rounds, as a helper on a machine of its own."""
+"""Run a helper, which opens the sums of a server's assisted rounds together with other helpers."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""An audit: whole rounds with dropout, colluders and canaries among the clients, and a test of the noise."""
+"""An audit: an attack on whole rounds with dropout, colluders and canaries, and a test of the noise."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -26,24 +26,22 @@ def audit(
     colluders: Annotated[
         int | None,
         typer.Option(
-            help="How many tell the server their noise; one in twenty if not given, with --unit record at least one."
+            help="Clients that tell the server their noise; if not given one in twenty, for records at least one."
         ),
     ] = None,
     dropped: Annotated[
         int | None,
-        typer.Option(help="How many drop out before their upload; half of the tolerated ones if not given."),
+        typer.Option(help="Clients that drop out before their upload; half of the tolerated number if not given."),
     ] = None,
     late: Annotated[
         int | None,
-        typer.Option(help="How many drop out after their upload; a quarter of the tolerated ones if not given."),
+        typer.Option(help="Clients that drop out after their upload; a quarter of the tolerated number if not given."),
     ] = None,
     scheme: Annotated[str, typer.Option(help="How noise is divided: single, or exact as in the paper.")] = "single",
     protocol: Annotated[str, typer.Option(help="The summing protocol: secagg, secagg+ or plaintext.")] = "secagg",
-    unit: Annotated[
-        str, typer.Option(help="What is hidden, and attacked: a client, or each single record.")
-    ] = "client",
+    unit: Annotated[str, typer.Option(help="The unit of privacy that is attacked: client or record.")] = "client",
     records: Annotated[int, typer.Option(help="With --unit record: the records of each client.")] = 100,
-    sampling: Annotated[float, typer.Option(help="With --unit record: chance that a round samples a record.")] = 0.5,
+    sampling: Annotated[float, typer.Option(help="With --unit record: probability of sampling a record.")] = 0.5,
     as_json: Json = False,
 ) -> None:
     """Attack whole rounds with canaries, and test their noise.

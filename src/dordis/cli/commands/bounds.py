@@ -15,7 +15,7 @@ def bounds(
     config: Annotated[Path, typer.Argument(help="A configuration with [app.options.table], as dordis init writes it.")],
     ledger: Annotated[Path, typer.Option(help="The ledger of the data set, which is charged.")],
     share: Annotated[
-        float, typer.Option(help="The part of privacy.epsilon to spend; the rest is left to a run.")
+        float, typer.Option(help="The part of privacy.epsilon to spend; the rest is left for a run.")
     ] = 0.1,
     budget: Annotated[
         float | None, typer.Option(help="For a new --ledger: the epsilon that all runs and queries may spend together.")
@@ -28,8 +28,8 @@ def bounds(
 ) -> None:
     """Find ranges of numeric columns privately.
 
-    A range reaches to a power of two on either side of 0. Some hundreds of clients are needed. If you know a range
-    without looking at the rows, write it yourself: that is free.
+    The ends of a range are 0 or powers of two with a sign. Some hundreds of clients are needed. If you know a range
+    without looking at the rows, write it yourself: that costs no privacy.
     """
     import msgspec
 

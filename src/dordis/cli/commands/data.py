@@ -1,4 +1,4 @@
-"""Show a data set: shapes, counts and clients; of a table the names of its columns only."""
+"""Describe a data set: shapes, counts and clients; for a table only the names of its columns."""
 
 from pathlib import Path
 from typing import Annotated

@@ -32,12 +32,12 @@ OPTIONAL = {"torch": "torch", "flwr": "flower", "ray": "ray"}
 COORDINATES = 1 << 20
 REPEATS = 5
 KNOWN = [-8, -4, 12, -2]
-"""The first noise of the seed 0, 1, .. 31 at variance 100: the same on every machine."""
+"""The first noise samples of the seed 0, 1, .. 31 at variance 100, which are the same on every machine."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One checked item; `ok` is None where there is nothing to judge."""
+    """One checked item; `ok` is None if the item is only reported."""
 
     what: str
     value: str

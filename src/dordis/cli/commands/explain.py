@@ -1,4 +1,4 @@
-"""Say in words what a receipt contains and proves."""
+"""Explain in words what a receipt contains and proves."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +15,7 @@ def explain(
     authority: Authority = None,
     as_json: Json = False,
 ) -> None:
-    """Verify a receipt, and say in words what it proves."""
+    """Verify a receipt, and explain in words what it proves."""
     from dordis.cli.commands.verify import read_receipt, read_registry
     from dordis.ledger.verification import verify_receipt
     from dordis.report.audit import explain_receipt

@@ -23,12 +23,12 @@ def export(
     from dordis.report.audit import write_archive
 
     if archive.suffix != ".zip":
-        raise InputError(f"an audit archive ends with .zip: {archive.name}.zip, say, not {archive.name}")
+        raise InputError(f"an audit archive must end with .zip: name it {archive.name}.zip, not {archive.name}")
     with show_progress("verifying the run"):
         digest = write_archive(run, archive)
     print_result(
         as_json,
         {"archive": str(archive), "sha256": digest},
         str(archive),
-        f"sha256 {digest}: publish it, or send it to the auditor by another way than the archive",
+        f"sha256 {digest}: publish it, or send it to the auditor separately from the archive",
     )

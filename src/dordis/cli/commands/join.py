@@ -1,4 +1,4 @@
-"""Take part in the rounds of a server, as a client on a machine of its own."""
+"""Run a client, which takes part in the rounds of a server."""
 
 import asyncio
 import json
@@ -55,7 +55,7 @@ def join(
     ] = None,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Read the data, show what was understood, time the training; send nothing."),
+        typer.Option("--check", help="Read the data, show what was found, time the training; send nothing."),
     ] = False,
     once: Annotated[
         bool,
@@ -124,7 +124,7 @@ def find_configs(config: Path | None, *, follow: bool) -> list[Path | None]:
 
 
 async def stay_until_stopped(joined: "Participant | Visitor", *, once: bool, follow: bool) -> bool:
-    """Take part until the end, and return True; or until SIGTERM, and return False.  SIGHUP reads the certificate."""
+    """Take part until the end and return True, or until SIGTERM and return False; reload the certificate at SIGHUP."""
     loop, staying, stopped = asyncio.get_running_loop(), asyncio.ensure_future(joined.stay(once, follow)), False
 
     def stop() -> None:
@@ -149,7 +149,7 @@ def log_status(status: "ClientStatus") -> None:
 
 
 def print_check(found: "ClientCheck", agreed: float | None, status: "ClientStatus", *, as_json: bool) -> None:
-    """Print what was read from the data, whether the agreed time of training suffices, and earlier trainings."""
+    """Print the description of the data, whether the agreed time of training is enough, and earlier failures."""
     if as_json:
         import msgspec
 

@@ -258,13 +258,13 @@ def _print_approved(
         holder = f"client {made.client}" if hosts == [] else f"a server: {', '.join(hosts)}"
         fields.append({"name": made.name, "client": made.client, "hosts": hosts, "until": until, "path": str(path)})
         lines += [f"{made.name} is {holder}" + (f"; the fingerprint of the request is {mark}" if mark else "")]
-        lines += [f"    {path}: the certificate until {until}, to be handed back"]
+        lines += [f" {path}: the certificate, valid until {until}; send it to {made.name}"]
     version = authority.registry.version
     print_result(as_json, {"version": version, "approved": fields}, *lines, f"the registry has the version {version}")
 
 
 def _describe_identity(path: Path, now: datetime) -> dict[str, str]:
-    """Return name, id, certificate and authority of the party of a key file."""
+    """Return name, id, certificate and authority of the owner of a key file."""
     from dordis.identity.certificates import certified_client, fingerprint, subject_name, to_der
     from dordis.identity.keys import load_client_credentials, load_keys, load_server_credentials
 
@@ -280,7 +280,7 @@ def _describe_identity(path: Path, now: datetime) -> dict[str, str]:
 
 
 def _party_rows(authority: "Authority") -> Iterator[tuple[str, ...]]:
-    """Yield every party: members by id, servers, revoked members."""
+    """Yield a row of text for every party: members by id, then servers, then revoked members."""
     from dordis.identity import certificates
 
     membership, names = authority.registry.membership, authority.names()

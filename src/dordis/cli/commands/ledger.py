@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dordis.ledger.ledger import LedgerSummary
 
 LISTED_CLIENTS = 10
-"""Clients that are listed, largest epsilon first; --json lists all."""
+"""Number of clients that are listed, those with the largest epsilon first; --json lists all."""
 
 
 def verify_ledger(
@@ -47,7 +47,7 @@ def verify_ledger(
     except OSError as error:
         raise InputError(f"cannot read the ledger {file}: {error.strerror}") from None
     how = stored.manifest.how if stored else ""
-    if summary.budget is None:  # a run that never stops was planned for a budget nevertheless
+    if summary.budget is None:  # a run without a stopping rule was still planned for a budget
         summary = replace(summary, budget=summary.stated.budget)
     print_result(as_json, _summary_fields(summary) | {"run_as": how or None}, *_describe_summary(summary, how))
     summary.check_budget()
@@ -89,7 +89,7 @@ def _read_run_id(text: str | None) -> bytes | None:
 
 
 def _describe_adversary(summary: "LedgerSummary") -> str:
-    """Say against whom the epsilon holds: the weakest statement among the ledger's mechanisms."""
+    """Return against whom the epsilon holds: the weakest statement of the ledger's mechanisms."""
     from dordis.privacy import mechanisms
     from dordis.privacy.mechanisms.mechanism import NoiseFrom
 
@@ -101,7 +101,7 @@ def _describe_adversary(summary: "LedgerSummary") -> str:
 
 
 def _describe_summary(summary: "LedgerSummary", how: str) -> "Iterator[Table | str]":
-    """Yield the contents of the ledger, and for whom and against whom its epsilon holds."""
+    """Yield tables and lines: the contents of the ledger, and for whom and against whom its epsilon holds."""
     rows = {
         "lines": str(summary.lines),
         "runs before": ", ".join(run[:16] for run in summary.predecessors) or "none",

@@ -20,7 +20,7 @@ Z_95 = 1.96
 """Standard deviations that contain the noise with 95 % probability."""
 
 MOST_DIGITS = 9
-"""Most digits after the decimal point, and most digits of the noise before it; others are written in powers of ten."""
+"""Largest number of digits before or after the decimal point; numbers with more are written in powers of ten."""
 
 
 def mean(
@@ -118,7 +118,7 @@ def round_to_noise(value: float, within: float) -> tuple[str, str]:
 
 
 def describe_answer(result: "PrivateAnswer", skipped: int) -> Iterator[str]:
-    """Say what is proved, for whom and against whom, what was simulated, and which rows were skipped."""
+    """Yield lines about an answer: what is proved, for whom, against whom; simulation; skipped rows."""
     spent = f"epsilon {result.epsilon:.4g}, delta {result.delta:.3g}"
     if result.epsilon_for_bounds:
         spent += f"; finding the bounds alone would have cost epsilon {result.epsilon_for_bounds:.3g}"

@@ -17,7 +17,7 @@ from dordis.errors import InputError
 AUTO = "auto"
 
 Dropout = Annotated[float | None, typer.Option(help="The largest share of a round's clients that may drop out.")]
-Tolerance = Annotated[int | None, typer.Option(help="How many clients of a round may drop out, instead of --dropout.")]
+Tolerance = Annotated[int | None, typer.Option(help="Clients of a round that may drop out, instead of --dropout.")]
 
 
 def plan_noise(
@@ -28,7 +28,7 @@ def plan_noise(
     epsilon: Annotated[float | None, typer.Option(help="The budget: find the least noise for it.")] = None,
     sigma: Annotated[float | None, typer.Option(help="Noise on the sum, in units of updates: find epsilon.")] = None,
     delta: Annotated[
-        float | None, typer.Option(help="For N clients min(N^-1.1, 1e-5) if not given; the paper's is 1/N.")
+        float | None, typer.Option(help="Delta; min(N^-1.1, 1e-5) for N clients if not given. The paper has 1/N.")
     ] = None,
     clip: Annotated[float, typer.Option(help="The largest norm of an update.")] = 1.0,
     clip_share: Annotated[
@@ -36,11 +36,11 @@ def plan_noise(
     ] = 0.0,
     bits: Annotated[str, typer.Option(help="Bits of a coordinate; auto: the fewest without loss.")] = AUTO,
     projection: Annotated[
-        str, typer.Option(help="Coordinates that an update is folded into: a number, auto or off.")
+        str, typer.Option(help="Number of coordinates to which updates are folded: a number, auto or off.")
     ] = AUTO,
     accounting: Annotated[
         str,
-        typer.Option(help="Rounds that count: cap (those of one client), all-rounds, or paper (Renyi divergences)."),
+        typer.Option(help="Rounds that are charged: cap (those of one client), all-rounds, or paper (all, by Renyi)."),
     ] = "cap",
     dropout: Dropout = None,
     tolerance: Tolerance = None,
@@ -52,13 +52,13 @@ def plan_noise(
     ] = False,
     mode: Annotated[str, typer.Option(help="A semi-honest or a malicious server.")] = "malicious",
     participations: Annotated[
-        int | None, typer.Option(help="With vrf or open: rounds of one client, at most, instead of ceil(R n / N).")
+        int | None, typer.Option(help="With vrf or open: most rounds of one client, instead of ceil(R n / N).")
     ] = None,
-    unit: Annotated[str, typer.Option(help="What is hidden: a client, or each single record.")] = "client",
-    records: Annotated[int, typer.Option(help="With --unit record: the records of each client, at most.")] = 0,
-    sampling: Annotated[float, typer.Option(help="With --unit record: chance that a round samples a record.")] = 1.0,
+    unit: Annotated[str, typer.Option(help="The unit of privacy: client or record.")] = "client",
+    records: Annotated[int, typer.Option(help="With --unit record: the largest number of records of a client.")] = 0,
+    sampling: Annotated[float, typer.Option(help="With --unit record: probability of sampling a record.")] = 1.0,
     clients_per_person: Annotated[
-        int, typer.Option(help="With --unit record: show epsilon of a person with a record at so many clients.")
+        int, typer.Option(help="With --unit record: also show epsilon of a person with a record at this many clients.")
     ] = 1,
     as_json: Json = False,
 ) -> None:
@@ -160,7 +160,7 @@ def _check_one_tolerance(dropout: float | None, tolerance: int | None) -> None:
 
 
 def _read_projection(text: str) -> str | int:
-    """Read a number of coordinates, `auto`, `off`, or `adaptive`, which begins like `auto`."""
+    """Return the value of --projection: a number of coordinates or a word; `adaptive` is planned like `auto`."""
     if text in (AUTO, "adaptive", "off"):
         return text
     if not text.isdecimal() or int(text) < 1:

@@ -33,7 +33,7 @@ def profile(
 ) -> None:
     """Time the stages of a round, for `dordis plan pipeline`.
 
-    Small rounds with updates of zeros are timed, as the configuration describes them.
+    Small rounds of the configured protocol are timed, with updates of zeros.
     """
     import msgspec
 
@@ -57,7 +57,7 @@ def profile(
 
 
 def _time_stages(job: "SimulatedJob", hardware: "Hardware", console: "Console") -> "MeasuredProfile":
-    """Time the rounds, and show on a terminal which one is under way."""
+    """Time the rounds, and show the current one on a terminal."""
     from dordis.simulation import profiling
 
     if not console.is_terminal:
@@ -77,7 +77,7 @@ def write_profile(path: Path, timed: "MeasuredProfile") -> None:
 
 
 def read_profile(path: Path) -> "MeasuredProfile":
-    """Read a profile."""
+    """Read a profile from a file; raise InputError if it is no profile."""
     import msgspec
 
     from dordis.simulation.profiling import MeasuredProfile

@@ -1,4 +1,4 @@
-"""Rehearse a configuration for a table: the same job on synthetic rows, which spends nothing."""
+"""Rehearse a configuration for a table: run the same job on synthetic rows, which spends no privacy."""
 
 import csv
 import tempfile

@@ -1,4 +1,4 @@
-"""Train a model, or compute another private mean, over simulated clients, from a configuration."""
+"""Run a configuration over simulated clients: train a model, or run another application."""
 
 import os
 import shlex
@@ -69,14 +69,14 @@ def run(
         typer.Option(help="Charge the run to this ledger of all runs and queries over the same data.", metavar="FILE"),
     ] = None,
     budget: Annotated[
-        float | None, typer.Option(help="For a new --ledger: the epsilon that all of them together may spend.")
+        float | None, typer.Option(help="For a new --ledger: the epsilon that all runs and queries may spend together.")
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan and the expected bytes and seconds; run nothing.")
     ] = False,
     yes: Yes = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Serve a live page of the run on this machine while it goes on.")
+        bool, typer.Option("--watch", help="Serve a live page of the run on this machine, until the run ends.")
     ] = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -185,10 +185,10 @@ def run_rounds(
     verbose: bool = False,
     terminated: int = INTERRUPTED,
 ) -> "RunOutcome":
-    """Run all remaining rounds and show them, after the prospects of the plan; with `page`, on a live page there too.
+    """Run all remaining rounds and display them; `page` is the address of a live page, if there is one.
 
-    `again` is the command that resumes the run; every error that stops the run early names it.  After SIGTERM the exit
-    code is `terminated`.
+    `prospects`, the expected outcome of the plan, is printed first.  `again` is the command that resumes the run; every
+    error that stops the run early names it.  After SIGTERM the exit code is `terminated`.
     """
     from dordis.cli.run_display import Display, serve_page
 
@@ -238,15 +238,15 @@ def run_rounds(
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM: somebody stops the process in an orderly way."""
+    """Raised at SIGTERM, by which an operator stops the process."""
 
 
 @contextmanager
 def catch_signals() -> "Iterator[Callable[[], None]]":
-    """Let SIGTERM end a run as Ctrl-C does, by KeyboardInterrupt.
+    """Make SIGTERM end a run as Ctrl-C does, by KeyboardInterrupt.
 
-    Python ignores exceptions in finalisers and in callbacks of C code: call the yielded function after each round; it
-    raises again if a signal came.
+    Python ignores exceptions in finalisers and in callbacks of C code.  So call the yielded function after each round:
+    it raises again if there was a signal.
     """
     asked: KeyboardInterrupt | None = None
 
@@ -271,7 +271,7 @@ def catch_signals() -> "Iterator[Callable[[], None]]":
 
 
 def _describe_failure(under_way: "Run", error: RoundFailed) -> str:
-    """Say which round failed, how often, why, and what to do."""
+    """Return which round failed, how often, why, and what to do."""
     from dordis.runs.dropout_needs import describe_remedy
 
     federation = under_way.job.config.federation
@@ -332,7 +332,7 @@ def print_outcome(under_way: "Run", result: "RunOutcome", as_json: bool, *, quie
 
 
 def _print_forecast(simulated: "SimulatedJob", as_json: bool) -> None:
-    """Print the plan of a run, and the bytes and seconds of a rehearsed round."""
+    """Print the plan of a run, and the expected bytes and seconds of a round."""
     from dordis.cli.run_display import forecast_table
     from dordis.kernels.packing import packed_size
     from dordis.privacy.advice import describe_prospects

@@ -1,4 +1,4 @@
-"""Run configurations with clients on machines of their own, which join over the network."""
+"""Run a server, which executes configurations with clients that join over the network."""
 
 import logging
 import os
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("dordis.network")
 
 ALERTS = "alerts.toml"
-"""File of a run with the section [alerts] of its configuration, mode 0600, for --resume; in no archive."""
+"""File in a run's directory with the section [alerts] of its configuration, for --resume; mode 0600, never exported."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,13 @@ def serve(
     ] = None,
     yes: Yes = False,
     tries: Annotated[
-        int | None, typer.Option(help="With --resume: tries of a failing round, more than federation.tries.")
+        int | None, typer.Option(help="With --resume: tries of a failing round, at least federation.tries.")
     ] = None,
     page: Annotated[
         str | None,
         typer.Option(
             metavar="[HOST:]PORT",
-            help="Serve a live page, /metrics, /healthz and /readyz: on this machine, or elsewhere for a token.",
+            help="Serve a live page, /metrics, /healthz and /readyz; readers on other machines need a token.",
         ),
     ] = None,
     quiet: Quiet = False,
@@ -83,9 +83,9 @@ def serve(
 ) -> None:
     """Run rounds with clients that join over the network.
 
-    The configuration is that of dordis run: what can be simulated can be deployed. Its section deployment sets the
-    address and the waiting times. The configurations of a folder run one after the other, by name; the same command
-    continues after a stop.
+    The configuration is the same as for dordis run: a run that can be simulated can be deployed. Its section
+    deployment sets the address and the waiting times. The configurations of a folder run one after the other, by name;
+    the same command continues after a stop.
     """
     from dordis.network.log_lines import set_up_logging
     from dordis.network.precompile import compile_kernels
@@ -180,7 +180,7 @@ def serve_run(
 
 
 def alerts_file(config: Path | None, began: Path | None) -> Path | None:
-    """Return the file with the section [alerts]: the configuration, or that of a run that is resumed or succeeded."""
+    """Return the file with the section [alerts]: the configuration, or a file in the earlier run's directory."""
     if began is None:
         return config
     return began / ALERTS if (began / ALERTS).exists() else None
@@ -209,7 +209,7 @@ def _quoted(*words: object) -> Iterator[str]:
 
 
 def stop_reason(error: BaseException) -> str:
-    """Return the reason that clients get if the server stops before the run is over: no paths and no data.
+    """Return the reason that clients are told if the server stops before the end; it contains no paths and no data.
 
     >>> stop_reason(SystemExit(0))
     'its operator stopped it'
@@ -223,7 +223,7 @@ def stop_reason(error: BaseException) -> str:
 
 @contextmanager
 def reload_at_hangup(home: "NetworkPopulation", settings: "Config", read: "Callable[[], Config]") -> Iterator[None]:
-    """At SIGHUP, read configuration and certificate again, and use what may change in a running run."""
+    """At SIGHUP, reload the certificate and those settings that may change during a run."""
 
     def reload(*_: object) -> None:
         try:
@@ -244,7 +244,7 @@ def reload_at_hangup(home: "NetworkPopulation", settings: "Config", read: "Calla
 
 
 def ignored_changes(settings: "Config", fresh: "Config") -> list[str]:
-    """Return the changed settings that a running run does not take over."""
+    """Return the changed settings that do not take effect during a run."""
     import msgspec
 
     now, then = (msgspec.to_builtins(config) for config in (fresh, settings))

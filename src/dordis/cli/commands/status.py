@@ -1,4 +1,4 @@
-"""Show the progress of runs on a server, or of a client."""
+"""Show the state of runs on a server, or of a client."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,10 +26,10 @@ def status(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show how runs stand on a server, or how a client stands.
+    """Show the state of runs on a server, or of a client.
 
     For runs: rounds, failed tries, clients and privacy. For a client: rounds, privacy, certificate and the last error.
-    Nothing is written, and a run may be under way.
+    Nothing is written; the command can be used during a run.
     """
     if path.suffix == ".key":
         client = read_client_status(path, state)
@@ -57,7 +57,7 @@ def status(
 
 
 def list_missed_deadlines(runs: list[dict[str, Any]]) -> list[list[str]]:
-    """Return a row for each client that missed deadlines: its run, its id, in how many rounds, at which requests."""
+    """Return a row for each client that missed deadlines: run, id, number of rounds, and requests."""
     return [
         [
             run["name"],
@@ -71,7 +71,7 @@ def list_missed_deadlines(runs: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def find_runs(path: Path) -> list[Path]:
-    """Return the directories of runs at a path: the run itself, those below, or those of a queue, by age."""
+    """Return directories of runs by age: the path itself, the runs below it, or the runs of a queue."""
     from dordis.records.queue import FILE, RunQueue
     from dordis.records.run_records import MANIFEST
 
@@ -84,7 +84,7 @@ def find_runs(path: Path) -> list[Path]:
 
 
 def read_queue(path: Path) -> dict[str, str]:
-    """Return the state of each configuration of a queue; empty if the folder is none."""
+    """Return the state of each configuration in a queue; empty if the folder is not a queue."""
     from dordis.records.queue import FILE, RunQueue
 
     if not (path / FILE).exists():
@@ -94,7 +94,7 @@ def read_queue(path: Path) -> dict[str, str]:
 
 
 def read_run_status(path: Path) -> dict[str, Any]:
-    """Return how a run stands, from its files."""
+    """Return the state of a run, from its files."""
     from dordis.durable_files import lock_holder
     from dordis.records.run_records import read_connected
     from dordis.report.facts import read_facts
@@ -134,7 +134,7 @@ def _describe_end(facts: "RunFacts") -> str:
 
 
 def read_client_status(key: Path, state: Path | None) -> dict[str, Any]:
-    """Return how a client stands, from its certificate and its state directory."""
+    """Return the state of a client, from its certificate and its state directory."""
     from dordis.identity.certificates import certified_client, days_left
     from dordis.identity.keys import CERTIFICATE, read_certificates
     from dordis.network.authentication import utc_now

@@ -28,7 +28,7 @@ def verify(
     authority: Authority = None,
     kept: Annotated[
         Path | None,
-        typer.Option(help="What a client kept of the run, receipts/RUN.jsonl of its state: the run must fit it."),
+        typer.Option(help="The history that a client stored (receipts/RUN.jsonl), which the run must agree with."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -55,7 +55,7 @@ def verify(
 
 
 def compare_kept(verified: "VerifiedRun", kept: Path) -> None:
-    """Raise HistoryContradicted if a run does not fit what one of its clients kept of it."""
+    """Raise HistoryContradicted if a run does not agree with the history that one of its clients stored."""
     from dordis.owner.receipts import Shown, check_history, read_kept
 
     if kept.stem != verified.run.id.hex():
@@ -75,7 +75,7 @@ def read_receipt(path: Path) -> "Receipt":
 
 
 def read_registry(path: Path | None, authority: Path | None) -> "Registry | None":
-    """Return the registry of an auditor: signed by an authority, or as a run stores it; None if not given."""
+    """Return the given registry, either signed by an authority or as a run stores it; None if not given."""
     from dordis.identity.certificates import load_certificate
     from dordis.identity.registry import Registry
     from dordis.identity.signed_registry import SignedRegistry
