@@ -1,6 +1,6 @@
-"""An operator's command that is run when a run needs attention; rounds never wait for it.
+"""Alerts to an operator: a configured command is executed when a run needs attention; rounds never wait for it.
 
-The command is the setting `alerts.command`, which no record of a run contains: it may have an address or a password.
+The command is the setting `alerts.command`. It may contain an address or a password, so it is not stored in any record.
 """
 
 import logging
@@ -39,10 +39,10 @@ class Kind(Enum):
 
 
 class AlertCommand:
-    """Run a command with the kind of an alert, the name of the run and a sentence as arguments, once a day for each.
+    """Execute a command with the kind of alert, the name of the run and a sentence, at most once a day for each kind.
 
-    `expires` is when the server's certificate does; `refusals` returns the clients that refused the latest attempt.
-    `clock` counts seconds, `now` tells the date.
+    `expires` is the time at which the server's certificate expires.  `refusals` returns the clients that refused the
+    latest attempt.  `clock` returns seconds, `now` the date.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class AlertCommand:
         self._lock = threading.Lock()
 
     def watch(self, event: WatchEvent) -> None:
-        """Look at an event of the run."""
+        """Raise alerts that follow from an event of the run: impossible sums and refusals."""
         if not isinstance(event, AttemptFailed):
             return
         if event.survivors:
@@ -73,7 +73,7 @@ class AlertCommand:
             self.alert(Kind.REFUSED, f"clients {', '.join(map(str, refused))} refused round index {event.index}")
 
     def finish_round(self, record: RoundRecord) -> None:
-        """Look at a finished round."""
+        """Raise alerts that follow from a finished round: the spent budget and refusals."""
         self._last_round = self._clock()
         if record.epsilon is not None and self._budget and record.epsilon >= BUDGET_WARNING * self._budget:
             spent = f"{format_number(record.epsilon)} of {format_number(self._budget)}"
@@ -82,7 +82,7 @@ class AlertCommand:
             self.alert(Kind.REFUSED, f"clients {', '.join(map(str, refused))} refused round {record.number}")
 
     def check_time(self) -> None:
-        """Look at the clock: no round for a day, or a certificate that expires soon."""
+        """Raise an alert if no round has finished for a day, or if the certificate expires soon."""
         if self._clock() - self._last_round >= DAY:
             self.alert(Kind.NO_ROUND, "no round has finished for a day")
         if self._expires - self._now() <= EXPIRY:
@@ -99,7 +99,7 @@ class AlertCommand:
         threading.Thread(target=look, name="dordis alerts", daemon=True).start()
 
     def stop(self) -> None:
-        """Look at nothing any more."""
+        """Stop the thread that checks the clock."""
         self._stopped.set()
 
     def alert(self, kind: Kind, text: str) -> None:

@@ -1,7 +1,7 @@
 """The audit archive of a run: one file with its evidence, and a page that says what to check and what that proves.
 
-The archive has one form: its members are sorted, stored without compression and without times, and `contents.json` has
-their hashes.  So every altered byte is found, of the members and of the archive around them.
+The same files always give the same archive: members are sorted, stored without compression and without times, and
+`contents.json` has their hashes.  So every altered byte is detected, in the members and between them.
 """
 
 import hashlib
@@ -41,13 +41,13 @@ from dordis.report.page import render_audit, render_report
 
 CONTENTS, PAGE, REPORT, VERSIONS, RUN = "contents.json", "audit.html", "report.html", "versions.json", "run"
 LARGEST = 1 << 30
-"""Bytes of the largest archive that is read."""
+"""Largest size of an archive that is read, in bytes."""
 _FILES = (CONFIG, MANIFEST, ROUNDS, METRICS, FAILURES, EVICTIONS, LEDGER, RESULT, REGISTRY)
 _DEPENDENCIES = ("numpy", "scipy", "numba", "cryptography", "PyNaCl", "msgspec", "dp-accounting")
 
 
 def write_archive(path: Path, target: Path) -> str:
-    """Write the audit archive of the run at `path`, once it verifies, and return the archive's SHA-256 in hex."""
+    """Verify the run at `path`, write its audit archive, and return the archive's SHA-256 in hex."""
     if target.exists():
         raise InputError(f"{target} exists: name a new file for the audit archive")
     run = run_records.load_run(path)
@@ -69,7 +69,8 @@ def write_archive(path: Path, target: Path) -> str:
 def verify_archive(path: Path, registry: Registry | None = None) -> VerifiedRun:
     """Verify an audit archive; raise LedgerDamaged for any altered byte, InputError for a file that is no archive.
 
-    Signatures are verified with the keys of the `registry`, or of the one in the archive, which is the server's word.
+    Signatures are verified with the keys of the `registry`.  Without it the registry in the archive is used, which the
+    server wrote.
     """
     members = read_archive(path)
     with tempfile.TemporaryDirectory(prefix="dordis-audit-") as folder:
@@ -82,7 +83,7 @@ def verify_archive(path: Path, registry: Registry | None = None) -> VerifiedRun:
 
 
 def read_archive(path: Path) -> dict[str, bytes]:
-    """Return the members of an archive in its one form, each with the hash that the archive states."""
+    """Return the members of an archive; raise LedgerDamaged unless form and hashes are those that dordis writes."""
     try:
         if path.stat().st_size > LARGEST:
             raise InputError(f"the audit archive {path} has more than {LARGEST} bytes")
@@ -105,7 +106,7 @@ def read_archive(path: Path) -> dict[str, bytes]:
 def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
     name = PurePosixPath(info.filename)
     if name.is_absolute() or ".." in name.parts or info.compress_type != zipfile.ZIP_STORED:
-        raise ValueError(f"the member '{info.filename[:80]}' is none that dordis writes")
+        raise ValueError(f"dordis writes no member '{info.filename[:80]}'")
     return archive.read(info)
 
 
@@ -115,7 +116,7 @@ def _hash_members(members: Mapping[str, bytes]) -> bytes:
 
 
 def _name_altered(members: Mapping[str, bytes], stated: bytes) -> str:
-    """Name a member that has not the hash in `contents.json`."""
+    """Return a sentence about the first member that differs from its hash in `contents.json`."""
     try:
         hashes = msgspec.json.decode(stated, type=dict[str, str])
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -126,18 +127,18 @@ def _name_altered(members: Mapping[str, bytes], stated: bytes) -> str:
 
 
 def pack_archive(members: Mapping[str, bytes]) -> bytes:
-    """Return the one archive with these members."""
+    """Return the archive with these members as bytes; they depend on nothing else."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
         for name, data in sorted(members.items()):
-            info = zipfile.ZipInfo(name)  # of 1980, whenever it is written
+            info = zipfile.ZipInfo(name)  # dated 1980, whenever it is written
             info.create_system, info.external_attr = 3, 0o644 << 16
             archive.writestr(info, data)
     return packed.getvalue()
 
 
 def read_evidence(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of a run that are evidence; of the checkpoint only the record in it: no model, no secret."""
+    """Yield the files of a run that are evidence: no model, no secret, and of the checkpoint only its record."""
     for name in _FILES:
         if (path / name).exists():
             yield name, (path / name).read_bytes()
@@ -148,7 +149,7 @@ def read_evidence(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def list_versions() -> dict[str, str]:
-    """Return the versions of dordis, its protocol, Python and the packages that the evidence depends on."""
+    """Return the versions of dordis, its protocol, Python and the packages on which the evidence depends."""
     versions = {"dordis": __version__, "protocol": str(wire.VERSION), "python": platform.python_version()}
     return versions | {name: metadata.version(name) for name in _DEPENDENCIES}
 

@@ -1,4 +1,4 @@
-"""Charts as plain data, and their SVG: without scripts and fonts, with one style sheet for light and dark.
+"""Charts as plain data, and their drawing as SVG without scripts and fonts, with a style sheet for light and dark.
 
 A value of None is a gap; colours follow the order of the series.  `draw_inline` is for a page with the style sheet
 `STYLE` and a heading, `draw_document` for a file.
@@ -97,12 +97,12 @@ Chart = LineChart | BarChart | GanttChart
 WIDTH, HEIGHT = 480, 290
 LIGHT = ("#0b62b8", "#c2500a", "#007a5a", "#8b46b8", "#8f6400", "#b3325f", "#00728a", "#5c6470")
 DARK = ("#5aa9f5", "#f59155", "#3cc79c", "#c79bf0", "#dcb13e", "#f08bb0", "#4fc3dc", "#a8b0bc")
-"""Colours of the series, each with a contrast above 3 to the paper and told apart by most colour-blind readers."""
+"""Colours of the series: each has a contrast above 3, and most colour-blind readers can tell them apart."""
 PAPER = ("#ffffff", "#171b21")
 _DASHES = ("none", "7 3", "2 3", "9 3 2 3")
-_LETTER, _LINE = 7.0, 19  # pixels of a letter of the size below, about, and from one line of text to the next
+_LETTER, _LINE = 7.0, 19  # approximate pixels of a letter, and from one line of text to the next
 _MOST_DOTS, _TOP, _RIGHT = 100, 10, 14
-_ROW, _HEAD = 26, 26  # of a Gantt chart, and above a chart that has a title
+_ROW, _HEAD = 26, 26  # pixels of a row of a Gantt chart, and of a title above a chart
 
 
 def _colours(palette: Sequence[str], paper: str, ink: str, faint: str) -> str:
@@ -209,7 +209,7 @@ def _svg(chart: Chart, box: str, body: Iterable[str], head: str = "") -> str:
 
 
 def _body(chart: Chart, head: int) -> tuple[list[str], float]:
-    """Draw the legend and the plot below `head` pixels; return the height of all of it, too."""
+    """Draw the legend and the plot below `head` pixels; return them with the height of the whole chart."""
     legend, top = _legend(chart, head + _TOP)
     match chart:
         case LineChart():
@@ -308,7 +308,7 @@ def _end(chart: GanttChart) -> float:
 
 
 def _frame(top: float, xs: tuple[float, float], ys: Sequence[float]) -> _Frame:
-    """Leave room for the numbers of the axes; `ys` are the ticks."""
+    """Return the plot area, with room for the numbers of the axes; `ys` are the ticks."""
     low, high = xs if xs[0] < xs[1] else (xs[0] - 0.5, xs[1] + 0.5)
     left = 36 + _LETTER * max(len(format_tick(y)) for y in ys)
     return _Frame(left, top + 4, WIDTH - _RIGHT, HEIGHT + top - _TOP - 46, (low, high), (ys[0], ys[-1]))
@@ -375,7 +375,7 @@ def _fill(place: int) -> str:
 
 
 def _stroke(place: int) -> str:
-    """Return the class of a line; after the last colour, colours repeat with thin lines."""
+    """Return the CSS class of a line; after the last colour, colours are reused with thin lines."""
     return f"line l{place % len(LIGHT)}" + (" thin" if place >= len(LIGHT) else "")
 
 

@@ -1,4 +1,4 @@
-"""Facts about a run from its records: how it ended, what it spent, whether its ledger verifies, and its label."""
+"""Facts about a run from its records: its end, its spending, the check of its ledger, and its label."""
 
 import math
 import tomllib
@@ -45,12 +45,12 @@ class RunFacts:
 
     @property
     def trust(self) -> Trust:
-        """Return who is trusted with the updates and the noise."""
+        """Return which parties are trusted with the updates and the noise."""
         return self.run.manifest.trust
 
     @property
     def exposure(self) -> str:
-        """Say that the server saw every update, if it did."""
+        """Return a sentence if the server saw every update; else empty."""
         if self.trust.hides_updates:
             return ""
         return f"The protocol '{self.run.manifest.protocol}' protects nobody: the server sees every update."
@@ -110,12 +110,12 @@ class RunFacts:
 
     @property
     def seconds(self) -> float:
-        """Return how long the finished rounds took."""
+        """Return the seconds that the finished rounds took."""
         return self.run.result.seconds if self.run.result else sum(record.seconds for record in self.run.rounds)
 
     @property
     def last_metrics(self) -> dict[str, float]:
-        """Return the last value of everything the application measured."""
+        """Return the last value of each metric of the application."""
         measured = {name: value for line in self.run.metrics for name, value in line.values.items()}
         return measured | (self.run.result.metrics if self.run.result else {})
 
@@ -137,9 +137,9 @@ class RunFacts:
 
     @property
     def noise_ratios(self) -> tuple[float, ...]:
-        """Return the ratio of the noise variance that epsilon is based on to its target, for every round with noise.
+        """Return the ratio of charged to target noise variance for every round with noise.
 
-        Empty under local noise: there epsilon is based on one client's noise, and the target is that of all.
+        Empty for local noise, where the charged noise is that of one client and the target that of all.
         """
         return tuple(ratio for record in self.run.rounds if (ratio := self.noise_ratio(record)) is not None)
 
@@ -156,7 +156,7 @@ class RunFacts:
 
     @property
     def most_participations(self) -> int:
-        """Return the most finished rounds of one client."""
+        """Return the largest number of finished rounds in which one client took part."""
         return max(Counter(u for record in self.run.rounds for u in record.clients).values(), default=0)
 
 
@@ -187,7 +187,7 @@ def odds_factor(epsilon: float) -> float:
 IGNORED = ("name", "output", "app.folder")
 """Settings without influence on the results of a run."""
 MOST_IN_LABEL = 3
-"""Settings in a label; a table lists them all."""
+"""Largest number of settings in a label; a table lists all."""
 
 
 def label_runs(runs: Sequence[StoredRun]) -> list[str]:
@@ -236,7 +236,7 @@ def _configuration(run: StoredRun) -> dict[str, Any]:
 
 
 def _describe_settings(place: int, differing: Mapping[str, tuple[str, ...]]) -> str:
-    """Return the first settings of a run that at most half of the runs share."""
+    """Return, as text, the first settings of a run that at most half of the runs have in common."""
     kinds = [key.removesuffix("kind") for key in differing if key.endswith(".kind")]
     parts = [
         _format_setting(key, values[place])
@@ -248,7 +248,7 @@ def _describe_settings(place: int, differing: Mapping[str, tuple[str, ...]]) -> 
 
 
 def _format_setting(key: str, value: str) -> str:
-    """Format a setting by the last word of its key and its value.
+    """Return a setting as text: the last meaningful word of its key, and its value.
 
     >>> _format_setting("privacy.noise.kind", "orig"), _format_setting("app.server", "my.module:Server")
     ('noise orig', 'server Server')

@@ -10,14 +10,14 @@ from dordis.report.facts import RunFacts, count_dropouts
 from dordis.report.numbers import format_bytes, format_number
 
 MOST_BARS, MOST_LAYERS = 40, 8
-"""More rounds are drawn as means over several; of more layers the smallest are added up, so that colours differ."""
+"""Largest numbers of bars and layers: more rounds are averaged in groups, and the smallest layers are merged."""
 ROUND = "round"
 TARGET = Mark("target", 1.0)
 _Measure = Callable[[RoundRecord], Value]
 
 
 def draw_figures(all_facts: Sequence[RunFacts]) -> dict[str, Chart]:
-    """Return the charts of one run or of several; the note of an empty chart says why it is empty."""
+    """Return the charts of one or several runs by file name; the note of an empty chart says why it is empty."""
     charts: dict[str, Chart] = {**metric_charts(all_facts), "epsilon": epsilon_chart(all_facts)}
     if len(all_facts) == 1:
         (facts,) = all_facts
@@ -79,7 +79,7 @@ def dropout_chart(all_facts: Sequence[RunFacts]) -> LineChart:
 
 
 def noise_chart(facts: RunFacts) -> LineChart:
-    """Return the noise variances: target, left in the sum, and the one that epsilon is based on."""
+    """Return a chart of noise variances: the target, the noise left in the sum, and the charged noise."""
     lines = (
         _line("wanted", facts, lambda record: record.wanted),
         _line("left in the sum", facts, lambda record: record.left),
@@ -100,13 +100,13 @@ def noise_ratio_chart(facts: RunFacts) -> LineChart:
 
 
 def noise_ratios_chart(all_facts: Sequence[RunFacts]) -> LineChart:
-    """Return the variance that epsilon is based on, relative to its target, for every run."""
+    """Return a chart of the charged noise variance relative to its target, for every run."""
     lines = tuple(_line(facts.label, facts, facts.noise_ratio) for facts in all_facts)
     return LineChart("Noise that counts, over its target", ROUND, "ratio of variances", lines, marks=(TARGET,))
 
 
 def clipping_charts(facts: RunFacts) -> dict[str, Chart]:
-    """Return the adaptive clip bound and the share of norms below it; nothing for a fixed bound."""
+    """Return charts of the adaptive clip bound and of the share of norms below it; none for a fixed bound."""
     quantile = facts.run.manifest.plan.quantile
     if quantile is None:
         return {}
@@ -178,7 +178,7 @@ def _spent_on(stage: str) -> _Measure:
 def _bars(
     all_facts: Sequence[RunFacts], title: str, y: str, layers: Mapping[str, _Measure], **options: Any
 ) -> BarChart:
-    """Return mean values as bars: one per run, or one per round or group of rounds of a single run."""
+    """Return a chart of mean values as bars: one for each run, or for each group of rounds of a single run."""
     several = len(all_facts) > 1
     bins = {facts.label: facts.run.rounds for facts in all_facts} if several else _group_rounds(all_facts[0].run.rounds)
     series = [
@@ -196,7 +196,7 @@ def _group_rounds(rounds: Sequence[RoundRecord]) -> dict[str, Sequence[RoundReco
 
 
 def _merge_layers(layers: Sequence[Series[Value]]) -> tuple[Series[Value], ...]:
-    """Keep the largest layers in their order, and merge the others into one."""
+    """Return the largest layers in their order, and all others merged into one."""
     if len(layers) <= MOST_LAYERS:
         return tuple(layers)
     large = sorted(layers, key=lambda layer: -sum(value or 0.0 for value in layer.values))[: MOST_LAYERS - 1]
@@ -215,7 +215,7 @@ def _noise_note(facts: RunFacts) -> str:
 
 
 def _from_zero(lines: Sequence[Series[Point]]) -> bool:
-    """Tell whether an axis from zero shows the changes: not if all values lie in a narrow band far from zero."""
+    """Tell whether the axis should start at zero: not if all values lie in a narrow band far from zero."""
     values = [y for line in lines for _, y in line.values if y is not None]
     return not values or min(values) < 0.5 * max(values)
 

@@ -18,8 +18,9 @@ _HEAD = 1000  # bytes; the mark of a report is among them
 def write_report(runs: Sequence[Path], output: Path | None = None, *, with_figures: bool = False) -> Path:
     """Write `report.html` and return its path.
 
-    It goes into `output`, or else into the run's directory, or into the current one for several runs.  `with_figures`
-    also writes every chart as SVG and two tables as CSV into `figures`.  Only an earlier report is replaced.
+    The report is written to `output`; by default to the run's directory, or for several runs to the current one.
+    `with_figures` also writes every chart as SVG and two tables as CSV into `figures`.  An existing file is replaced
+    only if it is a report.
     """
     if not runs:
         raise InputError("name at least one run")

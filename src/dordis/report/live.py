@@ -1,7 +1,7 @@
 """The state of a run under way, from its events and its records, as the live page and the metrics show it.
 
-Events come from the thread that runs the rounds; snapshots are taken by other threads.  What was there before a restart
-is read from the records.
+Events come from the thread that runs the rounds; snapshots are taken by other threads.  After a restart the earlier
+rounds are read from the records.
 """
 
 import threading
@@ -30,15 +30,15 @@ from dordis.report.numbers import format_duration, format_number
 from dordis.rounds.watch import AttemptBegan, AttemptFailed, ClientAnswered, StageBegan, StageEnded, WatchEvent
 
 STUCK = 5.0
-"""Seconds without an answer after which a client is named as one that holds up the round."""
+"""Seconds after which a client that has not answered is named in a warning."""
 MOST_NAMED, MOST_ROUNDS, MOST_NOTES = 20, 12, 20
-"""Clients named at once, and rounds and warnings listed; the report has all."""
+"""Largest numbers of clients that are named, and of rounds and warnings that are listed; the report has all."""
 BUDGET_WARNING = 0.8
 """Part of the budget above which a warning is shown."""
 
 
 class StageView(msgspec.Struct, frozen=True):
-    """A stage of the current round: how many clients were asked, have answered, and are waited for."""
+    """A stage of the current round: clients that were asked, that have answered, and that the stage waits for."""
 
     name: str
     state: str
@@ -49,9 +49,9 @@ class StageView(msgspec.Struct, frozen=True):
     missing: int
     """Clients that did not answer before the stage ended."""
     waiting: tuple[int, ...]
-    """The first of the clients that are waited for."""
+    """The first of the clients for which the stage waits."""
     more: int
-    """Clients that are waited for and not named."""
+    """Number of further clients for which the stage waits."""
 
 
 class RoundView(msgspec.Struct, frozen=True):
@@ -107,7 +107,7 @@ class _Stage:
     asked: set[int] = field(default_factory=set)
     missing: set[int] = field(default_factory=set)
     waiting: Counter[int] = field(default_factory=Counter)
-    """For how many chunks a client is waited for."""
+    """For each client the number of chunks whose answers are missing."""
     open: int = 0
 
 
@@ -130,7 +130,7 @@ class _Totals:
 
 
 class LiveRun:
-    """A run as it goes on: pass `watch` to the run, and call the other methods as rounds end.
+    """The state of a run during its execution: pass `watch` to the run, and call the other methods when rounds end.
 
     `connected` returns the clients that are connected; None in a simulation.  `clock` counts seconds.  Memory does not
     grow with the rounds: it has the last ones and totals, and charts are drawn from the records on disk.
@@ -158,12 +158,12 @@ class LiveRun:
         self._notes: list[str] = []
         self._status = "running"
         self.changes = 0
-        """Counts everything that was told, so that watchers see when there is something new."""
+        """Number of changes so far, by which readers notice that there is something new."""
 
-    # Told by the run
+    # Called by the run
 
     def watch(self, event: WatchEvent) -> None:
-        """Take note of an event."""
+        """Record an event of the run."""
         with self._lock:
             self.changes += 1
             match event:
@@ -209,7 +209,7 @@ class LiveRun:
             stage.ended = self._clock()
 
     def finish_round(self, record: RoundRecord, metrics: RoundMetrics) -> None:
-        """Take note of a finished round."""
+        """Record a finished round."""
         with self._lock:
             self.changes += 1
             self._totals.add(record)
@@ -218,20 +218,20 @@ class LiveRun:
             self._evicted.update(record.evicted)
 
     def warn(self, text: str) -> None:
-        """Show a warning."""
+        """Add a warning to the page."""
         with self._lock:
             self.changes += 1
             self._notes = [*self._notes, text][-MOST_NOTES:]
 
     def end(self, status: str) -> None:
-        """Say how the run ended."""
+        """Record how the run ended."""
         with self._lock:
             self.changes += 1
             self._status = status
             for stage in self._stages.values():
                 stage.ended = self._clock() if stage.ended is None else stage.ended
 
-    # Asked by pages and machines
+    # Called by pages and metrics
 
     @property
     def finished(self) -> int:
@@ -239,7 +239,7 @@ class LiveRun:
         return self._manifest.before + self._totals.rounds
 
     def charts(self) -> dict[str, Chart]:
-        """Return the charts of the report that can be drawn while a run goes on, from its records on disk."""
+        """Return the charts of the report that can be drawn during a run, from its records on disk."""
         stored = run_records.load_run(self._path)
         facts = RunFacts(stored, stored.manifest.name, LedgerCheck())
         budget = stored.manifest.budget

@@ -1,4 +1,4 @@
-"""The web server of the live page: read-only, for this machine or for clients with the token.
+"""The web server of the live page: read-only, for this machine or for readers with the token.
 
 It runs on an event loop in a thread of its own and only reads the state of the run, so that it cannot hold up a round.
 """
@@ -22,11 +22,11 @@ from dordis.report.metrics import render_metrics
 from dordis.report.page import render_charts, render_live
 
 PAUSE, HEARTBEAT = 0.5, 2.0
-"""Seconds between two looks at the state, and after which it is sent even if nothing happened: ages grow."""
+"""Seconds between two checks for changes, and after which the state is sent even without changes: ages grow."""
 MOST_READERS = 64
 """Pages that are kept up to date at once."""
 CHART_SHARE = 20
-"""Charts are drawn again after this many times the seconds that drawing takes."""
+"""Charts are drawn again after this multiple of the time that drawing takes."""
 HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
@@ -39,8 +39,8 @@ Result = TypeVar("Result")
 class LivePage:
     """Serve a run's state at `/`, `/events`, `/charts`, `/metrics`, `/healthz` and `/readyz`.
 
-    Without a `token` only this machine may ask, under a name of it.  `is_ready` says why no round can begin; empty if
-    one can.
+    Without a `token` only requests from this machine, to a host name of this machine, are answered.  `is_ready` returns
+    the reason why no round can begin; empty if one can.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class LivePage:
         self.port = 0
 
     def start(self, host: str, port: int) -> str:
-        """Listen at an address, port 0 chooses a free one; return the URL of the page."""
+        """Listen at an address (port 0 is any free port), and return the URL of the page."""
         if not self._token and not is_loopback(host):
             raise InputError(f"without a token the page is for this machine only: listen at 127.0.0.1, not at {host}")
         self._thread.start()
@@ -184,7 +184,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_access(request: web.Request, token: str) -> None:
-    """Raise HTTP 403 unless a request has the token, or if there is none, unless it is for a name of this machine."""
+    """Raise HTTP 403 unless a request has the token; without a token, unless its host name is this machine."""
     if token:
         bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
         given = request.query.get("token", bearer)

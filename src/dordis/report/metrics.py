@@ -25,7 +25,7 @@ def render_metrics(snapshot: Snapshot) -> tuple[bytes, str]:
 
 
 def collect(snapshot: Snapshot) -> Iterator[Any]:
-    """Yield the metrics of a snapshot; names of clients are no labels, so that their number stays small."""
+    """Yield the metrics of a snapshot; clients are not used as labels, so that the number of series stays small."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     run = {"run": snapshot.name}
@@ -48,7 +48,7 @@ def collect(snapshot: Snapshot) -> Iterator[Any]:
             max((stage.seconds for stage in snapshot.stages if stage.state == "now"), default=0.0),
         ),
         "dordis_warnings": ("Warnings that the live page shows", len(snapshot.warnings)),
-        "dordis_running": ("1 while the run goes on", float(snapshot.status == "running")),
+        "dordis_running": ("1 during the run, 0 after its end", float(snapshot.status == "running")),
     }
     for name, (text, value) in gauges.items():
         if value is not None:

@@ -40,7 +40,7 @@ _OVERVIEW_HEAD = ("run", "begun, UTC", "result", "epsilon", "rounds", "dropout",
 
 
 class Badge(NamedTuple):
-    """A label of a run's kind; `kind` is a class of the style sheet."""
+    """A label about a run, such as its fidelity; `kind` is a class of the style sheet."""
 
     text: str
     kind: str = "plain"
@@ -113,10 +113,11 @@ def render_overview(folder: Path, paths: Sequence[Path], report: str, home: Path
 
 
 def data_totals(runs: Sequence[StoredRun]) -> list[tuple[str, str, str]]:
-    """Return for each data set its name, its runs, and the epsilon of all of them together.
+    """Return for each data set its name, its runs, and the epsilon of all its runs together.
 
-    The total is that of the data set's ledger, where runs are charged to one.  Runs on the same file without a ledger
-    are combined.  Runs on data in memory without a ledger are left out: nothing says whose they are.
+    If runs are charged to a ledger of the data set, the total is that of the ledger.  Runs on the same file without a
+    ledger are combined.  Runs on data in memory without a ledger are left out: it is unknown whether their data are the
+    same.
     """
     ledgers: dict[Path, list[StoredRun]] = {}
     files: dict[str, list[StoredRun]] = {}
@@ -170,7 +171,7 @@ def _render(template: str, versions: Iterable[str], **values: Any) -> str:
 
 
 def _run_values(facts: RunFacts, alerts: Sequence[Alert]) -> dict[str, Any]:
-    """Return everything that the template shows of one run."""
+    """Return all values that the template needs for one run."""
     return {
         "facts": facts,
         "about": f"begun {_format_start(facts.run)} UTC; {facts.ending}",
@@ -219,7 +220,7 @@ def _tiles(facts: RunFacts) -> list[Tile]:
 
 
 def _replace_control_characters(value: Any) -> Any:
-    """Replace characters that cannot be displayed in plain text; markup is left as it is."""
+    """Return plain text with characters that cannot be displayed replaced; markup is returned unchanged."""
     is_text = isinstance(value, str) and not isinstance(value, Markup)
     return replace_control_characters(value) if is_text else value
 
@@ -241,7 +242,7 @@ def _format_start(run: StoredRun) -> str:
 
 
 def _label_groups(runs: Sequence[StoredRun]) -> list[tuple[StoredRun, str]]:
-    """Label each run among the runs of the same name."""
+    """Return each run with a label that is unique among the runs of the same name."""
     groups: dict[str, list[StoredRun]] = {}
     for run in runs:
         groups.setdefault(run.manifest.name, []).append(run)

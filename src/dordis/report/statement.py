@@ -1,4 +1,4 @@
-"""The privacy statement of a run, in plain words: what is protected, from whom, how well, and how that is known.
+"""The privacy statement of a run in plain words: what is protected, from whom, how well, and by which evidence.
 
 Every sentence follows from the records; without records nothing is claimed.
 """
@@ -148,7 +148,7 @@ def _adversary(facts: RunFacts) -> Iterator[str]:
 
 
 def _helpers(trusted: Assistance) -> Iterator[str]:
-    """State the price in trust of a protocol with helpers."""
+    """Yield sentences about the trust that a protocol with helpers requires."""
     count, seen = len(trusted.helpers), trusted.faulty + 1
     noise = "no noise at all" if trusted.no_base else "the client's own noise alone, which is less than is proved here"
     yield (
@@ -215,7 +215,7 @@ def _colluders(manifest: Manifest, noun: str) -> str:
 
 
 def _selection(manifest: Manifest) -> Iterator[str]:
-    """Say how T_C follows from the colluders of the registry, against a server that tries manifests."""
+    """Yield sentences on how T_C follows from the colluders of the registry, against a server that tries manifests."""
     plan, has_beacon = manifest.plan, bool(manifest.config.get("deployment", {}).get("beacon"))
     if not plan.all_colluders:
         return
@@ -270,7 +270,7 @@ def _amount(facts: RunFacts) -> Iterator[str]:
 
 
 def _carried(facts: RunFacts) -> Iterator[str]:
-    """Say that a run continues another one, and that epsilon adds up."""
+    """Yield sentences about predecessors of the run: epsilon adds up over all of them."""
     predecessor, summary = facts.run.manifest.predecessor, facts.ledger.summary
     if predecessor is None or summary is None:
         return

@@ -33,7 +33,7 @@ ALWAYS_COMPARED = ("privacy.noise.kind", "simulation.fidelity", "protocol.use", 
 
 
 def describe_folding(plan: PlanRecord) -> str:
-    """Return the number of coordinates that updates were folded into, and the added error."""
+    """Return, as text, the number of coordinates after folding, and the added error."""
     if not plan.buckets:
         return "nothing shorter"
     error = (
@@ -43,7 +43,7 @@ def describe_folding(plan: PlanRecord) -> str:
 
 
 def describe_further(plan: PlanRecord) -> Iterator[str]:
-    """Say what the application releases beside updates: name, length, bound and share of the budget."""
+    """Yield a sentence for each further release of the application: name, length, bound and share of the budget."""
     for value in plan.further or ():
         yield (
             f"Every round also releases the sum of '{value.name}': {format_count(value.length, 'number')} of norm "
