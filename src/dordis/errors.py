@@ -1,9 +1,9 @@
-"""Every exception that dordis raises on purpose, as one tree.
+"""All exceptions that dordis raises on purpose, as one tree.
 
 ::
 
     DordisError
-    ├── InputError             the caller passed something unusable: the message says what to pass instead
+    ├── InputError             an argument or setting is unusable: the message says what to pass instead
     │   ├── BeaconNotPublished  the public randomness of a round is not in this party's file yet
     │   ├── MissingExtra       an optional dependency is not installed
     │   ├── HopelessPlan       the noise of the planned run is much larger than its signal
@@ -23,7 +23,7 @@
     │   ├── MalformedMessage   bytes do not decode to a message of the expected kind
     │   ├── HistoryContradicted  a server's history of a run contradicts this client's own records
     │   ├── UnexpectedRequest  a request is out of order, repeated with other content, or after the end
-    │   └── Aborted            this machine has stopped for good
+    │   └── Aborted            this client or server has ended the round for good
     ├── NothingTrained         a run ended before its first round was finished
     ├── BudgetExceeded         the next round would exceed the privacy budget: it is not started
     │   ├── DataBudgetExceeded  the run or query would exceed the budget of the ledger of its data
@@ -36,7 +36,7 @@
         ├── TooManyDropouts    more clients lost than the noise tolerates
         ├── TooFewHelpers      fewer helpers answered than a sum needs
         ├── Unconfirmed        too few helpers gave the same mask sum
-        ├── ImpossibleSum      the sum is longer than honest updates and their noise can make it
+        ├── ImpossibleSum      the norm of the sum is too large for honest updates with noise
         └── Unrecoverable      a secret cannot be recovered, because a client sent wrong shares
 
 `InputError` is also a `ValueError`.  No message ever contains a key, seed, share or plaintext.
@@ -47,7 +47,7 @@ import math
 from pathlib import Path
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-"""Values of `OSError.errno` which say that the file system accepts no more data; they are no bugs of dordis."""
+"""Values of `OSError.errno` for a file system that accepts no more data; such an error is not a bug of dordis."""
 
 
 class DordisError(Exception):
@@ -74,11 +74,11 @@ class MissingExtra(InputError):
 
 
 class HopelessPlan(InputError):
-    """The noise of a planned run drowns its signal; `ratio` is the signal-to-noise ratio of all rounds together."""
+    """The noise of a planned run is much larger than its signal; `ratio` is the signal-to-noise ratio of all rounds."""
 
     def __init__(self, ratio: float, needed: str) -> None:
         super().__init__(
-            f"the plan is hopeless: over the whole run the noise is {1 / ratio:.3g} times as long as the signal, so "
+            f"the plan is hopeless: over the whole run the noise is {1 / ratio:.3g} times as large as the signal, so "
             f"the budget would be spent on next to nothing. {needed}"
         )
         self.ratio = ratio
@@ -109,7 +109,7 @@ class ParticipationRefused(ParametersRefused):
 
 
 class BudgetRefused(ParametersRefused):
-    """With this round the client would have spent more than its owner allows, over all runs and servers."""
+    """With this round the client would spend more privacy, over all runs and servers, than its owner allows."""
 
     def __init__(self, epsilon: float, budget: float, delta: float, failure: float = 0.0) -> None:
         told = (
@@ -146,11 +146,11 @@ class SharingError(CryptoError):
 
 
 class NotReady(DordisError):
-    """The application of a client declined a round in `is_ready`, before the model was known."""
+    """The application of a client declined a round in `is_ready`, before it received the model."""
 
 
 class LoginRefused(DordisError):
-    """A party cannot show who it is, or is not admitted; the message says why and what to do."""
+    """A party cannot prove its identity, or is not admitted; the message says why and what to do."""
 
 
 class ProtocolError(DordisError):
@@ -170,11 +170,11 @@ class UnexpectedRequest(ProtocolError):
 
 
 class Aborted(ProtocolError):
-    """This machine has stopped for good and answers nothing any more."""
+    """This state machine of the protocol has ended its round for good and answers no more requests."""
 
 
 class BudgetExceeded(DordisError):
-    """A round would take a client beyond the privacy budget; no retry under another index helps."""
+    """A round would exceed the privacy budget of a client; trying again under another index does not help."""
 
     def __init__(self, client: int, epsilon: float, budget: float) -> None:
         super().__init__(f"client {client} would have spent epsilon {epsilon:.4g}, the budget is {budget:.4g}")
@@ -182,36 +182,36 @@ class BudgetExceeded(DordisError):
 
 
 class DataBudgetExceeded(BudgetExceeded):
-    """A run would take the data set beyond the budget of its ledger; nothing was run."""
+    """A run or query would exceed the budget of its data's ledger; it was not started."""
 
     def __init__(self, epsilon: float, budget: float) -> None:
         DordisError.__init__(
             self,
-            f"with this run the data would have spent epsilon {epsilon:.4g}, and its ledger allows {budget:.4g}: plan "
-            "the run for a smaller epsilon",
+            f"with this run the data would have spent epsilon {epsilon:.4g}, but their ledger allows {budget:.4g}: "
+            "plan the run for a smaller epsilon",
         )
         self.epsilon, self.budget = epsilon, budget
 
 
 class BudgetUsedUp(BudgetExceeded):
-    """Too few clients have budget left for one more round: the run ends short."""
+    """Too few clients have budget left for one more round: the run ends before its planned rounds."""
 
     def __init__(self, able: int, needed: int) -> None:
         DordisError.__init__(
             self,
-            f"{able} clients that are due have budget left for one more round, {needed} are needed: failed rounds, or "
+            f"{able} scheduled clients have budget left for one more round, but {needed} are needed: failed rounds, or "
             "other runs, have used it up",
         )
         self.able, self.needed = able, needed
 
 
 class EventsUsedUp(BudgetExceeded):
-    """All events that a run with sampled records was planned for are used: failed rounds have taken the spare ones."""
+    """All planned events of a run with sampled records are used: failed rounds have taken the spare events."""
 
     def __init__(self, events: int) -> None:
         DordisError.__init__(
             self,
-            f"all {events} events that this run was planned for are used, retries included: its epsilon covers no more",
+            f"all {events} planned events of this run are used, including retries: its epsilon covers no further event",
         )
         self.events = events
 
@@ -236,7 +236,8 @@ class RoundFailed(DordisError):
     """The round ends without an output.
 
     `named` are the clients that provably deviated in this round.  `accusations` are pairs (dealer, holder) of a share:
-    at least one of the two lied.  Clients that did not answer are in neither.  docs/proofs/blame.md: who is evicted.
+    at least one of the two lied.  Clients that did not answer are in neither.  docs/proofs/blame.md says which clients
+    are evicted.
     """
 
     def __init__(
@@ -278,14 +279,14 @@ class Unconfirmed(RoundFailed):
 
     def __init__(self, rank: int, heard: int, needed: int) -> None:
         super().__init__(
-            f"{heard} helpers of set {rank} answered, and no {needed} of them gave the same mask sum: too many helpers "
-            "were lost, or lied"
+            f"{heard} helpers of set {rank} answered, but fewer than {needed} of them gave the same mask sum: too many "
+            "helpers were lost, or lied"
         )
         self.rank, self.heard, self.needed = rank, heard, needed
 
 
 class ImpossibleSum(RoundFailed):
-    """A sum is longer than honest updates and their noise can be: it is not used, and nobody is evicted for it.
+    """The norm of a sum is too large for honest updates with noise: it is not used, and nobody is evicted for it.
 
     `excess` is the squared norm of the sum divided by the bound on it; `survivors` is U3, the clients whose inputs are
     in the sum.  The input of one of them was wrong, or the server lost a part of its state.
@@ -295,8 +296,8 @@ class ImpossibleSum(RoundFailed):
         self, chunk: int, excess: float, survivors: tuple[int, ...], named: frozenset[int] = frozenset()
     ) -> None:
         super().__init__(
-            f"the sum of chunk {chunk} over {len(survivors)} clients is garbage, {math.sqrt(excess):.3g} times as long "
-            "as their updates and noise can be, because a mask, a seed or an upload was wrong: it is not used",
+            f"the sum of chunk {chunk} over {len(survivors)} clients is garbage: its norm is {math.sqrt(excess):.3g} "
+            "times the largest possible, because a mask, a seed or an upload was wrong; the sum is not used",
             named,
         )
         self.chunk, self.excess, self.survivors = chunk, excess, survivors

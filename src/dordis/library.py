@@ -38,9 +38,9 @@ OBJECTS = "dordis.train"
 ORIGIN = "dordis_run"
 """Attribute of a trained torch module with the directory of its private run."""
 LARGEST_COHORT = 1000
-"""Clients a round unless `per_round` is given: all up to this number."""
+"""Largest number of clients a round if `per_round` is not given."""
 LARGEST_FULL = 100
-"""Clients a round up to which `train` simulates every message unless `fidelity` is given."""
+"""Largest number of clients a round for which `train` simulates every message if `fidelity` is not given."""
 
 Mode = Literal["malicious", "semi-honest"]
 Fidelity = Literal["full", "ideal"]
@@ -71,9 +71,9 @@ class RunResult:
     unit: str = ""
     """The unit of privacy: "clients = 60 hospitals, from the column hospital"."""
     spent: float | None = None
-    """Epsilon spent by the client that has spent most; state `epsilon` if it is more."""
+    """Epsilon spent by the client that has spent most. Publish `epsilon`, which may be larger."""
     run_as: str = ""
-    """Simulation or deployment; the epsilon of a simulation, which protects nobody, is that of a like deployment."""
+    """How the run was executed; a simulation protects nobody, and its epsilon is that of an equal deployment."""
     verdict: str = ""
     """Expected outcome of the plan, from its signal-to-noise ratio; empty for a run that was loaded."""
     trained: TrainedModel | None = field(default=None, repr=False)
@@ -103,7 +103,7 @@ class RunResult:
 
     def _trained(self) -> TrainedModel:
         if self.trained is None:
-            raise InputError(f"the run at {self.path} trained no model: only one that did can predict, save and export")
+            raise InputError(f"the run at {self.path} trained no model, so it cannot predict, save or export")
         return self.trained
 
     def report(self, path: str | Path | None = None) -> Path:
@@ -179,7 +179,7 @@ def train(
     on_round: OnRound | None = None,
     **training: Any,
 ) -> RunResult:
-    """Train a model over clients, each with (epsilon, delta)-differential privacy, whichever clients drop out.
+    """Train a model with (epsilon, delta)-differential privacy for each client, even if clients drop out.
 
     `model` is a torch module, a `Model` of your own, or the name of a built-in one: "softmax" for classes, "linear" for
     numbers, "mlp" for both, and with torch "cnn", "resnet18" or "vgg19" for images.
@@ -197,9 +197,9 @@ def train(
     `ledger` is a file to which all runs and queries over the same data are charged; `budget` is the epsilon that they
     may spend together, fixed when the file is created.  A run that would exceed this budget raises `BudgetExceeded`.
 
-    `protocol` is "secagg", "secagg+" or "assisted": in assisted rounds every client sends one message, clients come in
-    any order, and `per_round` is the largest number of clients of a round.  `colluders` is the number of clients, of
-    all, that may collude with the server: 1 by default; assisted rounds against a malicious server require it.
+    `protocol` is "secagg", "secagg+" or "assisted": in assisted rounds every client sends one message, clients arrive
+    in any order, and `per_round` is the largest number of clients of a round.  `colluders` is the number of all clients
+    that may collude with the server: 1 by default; for assisted rounds against a malicious server it must be given.
 
     Raise `HopelessPlan` before any epsilon is spent if the noise hides nearly everything that could be learnt, unless
     `accept_hopeless` is set, and `NothingTrained` if no round was finished.
@@ -332,7 +332,7 @@ def _complete(
     ledger: str | Path | None = None,
     budget: float | None = None,
 ) -> RunResult:
-    """Run all rounds and return the result; warn as plan and application ask for; raise if the plan is hopeless."""
+    """Run all rounds and return the result; show warnings of plan and application; raise if the plan is hopeless."""
     plan, app = job.job.design.plan, job.job.app
     for text in job.job.warnings:
         warnings.warn(text, stacklevel=3)

@@ -97,7 +97,7 @@ def test_the_charge_of_a_run_cannot_be_raised_or_lowered_by_hand(tmp_path, ledge
     with pytest.raises(LedgerDamaged, match="at a smaller cost"):
         Ledger.open(ledger)
     forge(ledger, lambda entries: entries.__setitem__(slice(1, None), [entries[1] | {"theta_squared": 100.0}]))
-    with pytest.raises(LedgerDamaged, match="its ledger allows 3"):
+    with pytest.raises(LedgerDamaged, match="their ledger allows 3"):
         Ledger.open(ledger)
 
 
