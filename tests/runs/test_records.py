@@ -266,7 +266,7 @@ def test_a_round_beyond_the_planned_events_ends_the_run() -> None:
 
     plan = design()
     check_events(SAMPLED.events - 1, plan)
-    with pytest.raises(EventsUsedUp, match="all 6 events"):
+    with pytest.raises(EventsUsedUp, match="all 6 planned events"):
         check_events(SAMPLED.events, plan)
 
 

@@ -100,7 +100,7 @@ def test_a_chunk_that_fails_after_another_was_unmasked_leaves_the_round_charged(
     (done,) = run.rounds()
     assert [failure.index for failure in done.record.failures] == [0]
     assert run._ledger.round(0).state == "reserved"
-    assert run._ledger.round(0).charged == run._ledger.round(0).charge.clients
+    assert run._ledger.round(0).payers == run._ledger.round(0).charge.clients
     assert run._ledger.round(1).state == "completed"
 
 

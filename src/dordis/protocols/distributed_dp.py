@@ -368,7 +368,7 @@ def check_records(parameters: Parameters, mechanism: Mechanism) -> None:
 
 
 def check_scheme(parameters: Parameters, mechanism: Mechanism) -> None:
-    """Raise ParametersRefused if the mechanism does not support the scheme, as DDGauss does not support XNoise."""
+    """Raise ParametersRefused if the mechanism does not support the scheme."""
     if Scheme(parameters.scheme) not in mechanism.schemes:
         raise ParametersRefused(f"the mechanism '{mechanism.name}' does not go with the scheme '{parameters.scheme}'")
 
