@@ -65,7 +65,7 @@ class PlainVisitor:
         while True:
             try:
                 status, headers, document = self._request("GET", "/task", {"If-None-Match": tag} if tag else {})
-            except ConnectionError:
+            except OSError:  # with TLS, a server that ends may cut a request in other ways than ConnectionError
                 if self.taken:
                     return
                 raise

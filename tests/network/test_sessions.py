@@ -1,5 +1,8 @@
 """Sessions: a token for each log-in, one connection for each client, and no second machine."""
 
+import ssl
+from types import SimpleNamespace
+
 import pytest
 
 from dordis.errors import InputError, LoginRefused
@@ -69,3 +72,12 @@ def test_with_mutual_tls_a_stolen_token_is_of_no_use_with_another_certificate(lo
     assert RawClient(local, client=1).start(steal).result(HANG) == 401
     monkeypatch.setattr(sessions, "is_bound_to", lambda holder, request: True)
     assert RawClient(local, client=3).start(steal).result(HANG) == 404
+
+
+def test_a_connection_that_was_cut_before_its_request_was_handled_shows_no_certificate():
+    """Python's TLS then says that the handshake is not done."""
+    cut = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname="localhost")
+    transport = SimpleNamespace(get_extra_info={"ssl_object": cut}.get)
+    assert sessions.client_certificate(SimpleNamespace(transport=transport)) is None
+    holder = sessions.TokenHolder(1, b"", b"certificate")
+    assert not sessions.is_bound_to(holder, SimpleNamespace(transport=transport))

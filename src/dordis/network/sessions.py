@@ -70,9 +70,12 @@ class AccessTokens:
 
 
 def client_certificate(request: web.Request) -> bytes | None:
-    """Return the certificate (DER) that the client showed in the TLS handshake; None if it showed none."""
+    """Return the certificate (DER) that the client showed in the TLS handshake; None if it showed none, or was cut."""
     tls = request.transport.get_extra_info("ssl_object") if request.transport else None
-    certificate: bytes | None = tls.getpeercert(binary_form=True) if tls is not None else None
+    try:
+        certificate: bytes | None = tls.getpeercert(binary_form=True) if tls is not None else None
+    except ValueError:  # the connection was cut before its request was handled, and TLS began anew
+        return None
     return certificate
 
 
