@@ -27,6 +27,7 @@ from dordis.ledger.verification import verify_run
 from dordis.owner.receipts import Attended, KeptReceipts, Shown
 from dordis.privacy.scaling import Sensitivity
 from dordis.privacy.xnoise_components import removal_context
+from dordis.protocol import ClientId
 from dordis.protocols.cohort import CohortParameters
 from dordis.records import run_records
 from dordis.records.run_records import LEDGER, METRICS, MODEL, RECEIPTS, RESULT, ROUNDS
@@ -175,6 +176,10 @@ def strangers() -> Registry:
     return Registry({u: Keys.generate().identity() for u in job_of().ids})
 
 
+OBSERVER = ClientId(1 << 20)
+"""A client that is in no round: its own state is not compared."""
+
+
 def confront(
     session: Session, notes: Collection[int], seen: Collection[int], history: Callable[[list[Shown]], list[Shown]]
 ) -> str:
@@ -185,12 +190,12 @@ def confront(
     true = [Shown(index, one.digest, one) for index, one in receipts.items()]
     with TemporaryDirectory() as folder:
         kept = KeptReceipts(Path(folder))
-        kept.compare(run, [true[index] for index in seen], keys, complete=True)
+        kept.compare(run, [true[index] for index in seen], keys, complete=True, me=OBSERVER)
         for index in notes:
             parameters = wire.decode(receipts[index].agreed, CohortParameters)
             kept.note_attended(parameters)
             kept.note_delivered(parameters, tuple(map(len, receipts[index].survivors)))
-        kept.compare(run, history(true), keys, complete=True)
+        kept.compare(run, history(true), keys, complete=True, me=OBSERVER)
     return "the client goes on with a server that rewrote the run"
 
 
@@ -214,7 +219,7 @@ def disown(session: Session) -> str:
         kept, run = KeptReceipts(Path(folder)), bytes.fromhex(receipt.run)
         kept._add(run, [Attended(0, receipt.parameters, is_listed=False)])
         kept.note_acknowledged(run, 0)
-        kept.compare(run, [Shown(0, receipt.digest)], registry_of(job_of()).signing_keys(), complete=True)
+        kept.compare(run, [Shown(0, receipt.digest)], registry_of(job_of()).signing_keys(), complete=True, me=OBSERVER)
     return "the client takes part again, although the server denies its contribution"
 
 

@@ -1,16 +1,28 @@
 """A client keeps notes and receipts of its rounds; tests/adversary/receipts.py has servers that contradict them."""
 
 import pytest
+from msgspec.structs import replace
 
 from dordis import wire
 from dordis.errors import HistoryContradicted, InputError
 from dordis.ledger.receipt import read_receipt_files
-from dordis.owner.receipts import Acknowledged, Attended, KeptReceipts, Shown, read_kept
+from dordis.owner.receipts import (
+    Acknowledged,
+    Attended,
+    KeptReceipts,
+    KeptRun,
+    Shown,
+    check_own_state,
+    read_kept,
+)
+from dordis.protocol import ClientId
 from dordis.protocols.cohort import CohortParameters
 from dordis.records.run_records import RECEIPTS
 from tests.adversary.receipts import finished, job_of, registry_of
 
 KEYS = registry_of(job_of()).signing_keys()
+OBSERVER = ClientId(1 << 20)
+"""A client that is in no round."""
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +41,11 @@ def take_part(kept, entry, delivered=True):
 def test_an_honest_history_is_kept_entry_by_entry_and_as_a_whole(true, tmp_path):
     kept = KeptReceipts(tmp_path / "receipts")
     run = take_part(kept, true[0])
-    kept.compare(run, [], KEYS, complete=True)
-    kept.compare(run, true[:1], KEYS, complete=False)
+    kept.compare(run, [], KEYS, complete=True, me=OBSERVER)
+    kept.compare(run, true[:1], KEYS, complete=False, me=OBSERVER)
     take_part(kept, true[1])
-    kept.compare(run, true[1:], KEYS, complete=False)
-    kept.compare(run, true, KEYS, complete=True)
+    kept.compare(run, true[1:], KEYS, complete=False, me=OBSERVER)
+    kept.compare(run, true, KEYS, complete=True, me=OBSERVER)
     found = kept.read(run)
     assert sorted(found.shown) == sorted(found.attended) == sorted(found.delivered) == [0, 1]
     assert len(kept.file(run).read_bytes().splitlines()) == 6
@@ -43,18 +55,18 @@ def test_an_honest_history_is_kept_entry_by_entry_and_as_a_whole(true, tmp_path)
 def test_receipts_that_were_kept_may_be_shown_by_their_hash(true, tmp_path):
     kept = KeptReceipts(tmp_path)
     run = take_part(kept, true[0])
-    kept.compare(run, true[:1], KEYS, complete=True)
-    kept.compare(run, [Shown(0, true[0].digest), true[1]], KEYS, complete=True)
+    kept.compare(run, true[:1], KEYS, complete=True, me=OBSERVER)
+    kept.compare(run, [Shown(0, true[0].digest), true[1]], KEYS, complete=True, me=OBSERVER)
     assert kept.read(run).shown[0].receipt is not None
     for complete in (True, False):
         with pytest.raises(HistoryContradicted, match="index 0, which it showed before, was replaced"):
-            kept.compare(run, [Shown(0, true[1].digest), true[1]], KEYS, complete=complete)
+            kept.compare(run, [Shown(0, true[1].digest), true[1]], KEYS, complete=complete, me=OBSERVER)
 
 
 def test_an_attempt_that_failed_needs_no_receipt(true, tmp_path):
     kept = KeptReceipts(tmp_path)
     run = take_part(kept, true[0], delivered=False)
-    kept.compare(run, [], KEYS, complete=True)
+    kept.compare(run, [], KEYS, complete=True, me=OBSERVER)
 
 
 def test_a_participation_is_noted_once(true, tmp_path):
@@ -67,10 +79,10 @@ def test_a_participation_is_noted_once(true, tmp_path):
 def test_a_refused_history_leaves_the_file_as_it_was(true, tmp_path):
     kept = KeptReceipts(tmp_path)
     run = take_part(kept, true[0])
-    kept.compare(run, true, KEYS, complete=True)
+    kept.compare(run, true, KEYS, complete=True, me=OBSERVER)
     before = kept.file(run).read_bytes()
     with pytest.raises(HistoryContradicted, match=r"index 1, which it showed before, is missing.*show the file"):
-        kept.compare(run, true[:1], KEYS, complete=True)
+        kept.compare(run, true[:1], KEYS, complete=True, me=OBSERVER)
     assert kept.file(run).read_bytes() == before
 
 
@@ -97,19 +109,19 @@ def test_an_unlisted_client_may_be_missing_from_a_round_until_its_contribution_w
     parameters = wire.decode(entry.receipt.agreed, CohortParameters)
     run, unseen = parameters.run, [Shown(0, entry.digest)]
     kept._add(run, [Attended(0, parameters.digest.hex(), is_listed=False)])
-    kept.compare(run, unseen, KEYS, complete=True)
+    kept.compare(run, unseen, KEYS, complete=True, me=OBSERVER)
     kept.note_acknowledged(run, 0)
     kept.note_acknowledged(run, 0)  # the same upload was acknowledged again
     assert len(kept.file(run).read_bytes().splitlines()) == 3
     late = KeptReceipts(tmp_path / "late")
     late._add(run, [Attended(0, parameters.digest.hex(), is_listed=False), Acknowledged(0)])
-    late.compare(run, [], KEYS, complete=True)  # the round may have failed
+    late.compare(run, [], KEYS, complete=True, me=OBSERVER)  # the round may have failed
     with pytest.raises(HistoryContradicted, match="says that this client was not in round index 0"):
-        late.compare(run, unseen, KEYS, complete=True)
+        late.compare(run, unseen, KEYS, complete=True, me=OBSERVER)
     other = KeptReceipts(tmp_path / "other")
     other._add(run, [Attended(0, "00" * 32, is_listed=False)])
     with pytest.raises(HistoryContradicted, match="other parameters than this client agreed to"):
-        other.compare(run, [entry], KEYS, complete=True)
+        other.compare(run, [entry], KEYS, complete=True, me=OBSERVER)
 
 
 def test_lines_of_rounds_that_list_their_clients_have_not_changed(true, tmp_path):
@@ -118,3 +130,25 @@ def test_lines_of_rounds_that_list_their_clients_have_not_changed(true, tmp_path
     assert kept.file(run).read_bytes() == (
         b'{"type":"Attended","index":0,"parameters":"%s"}\n' % true[0].receipt.parameters.encode()
     )
+
+
+def test_a_state_without_a_note_of_its_own_round_is_refused(true, tmp_path):
+    """A client whose state is an old copy would count too few participations."""
+    me, absent = ClientId(true[1].receipt.survivors[0][0]), ClientId(true[1].receipt.clients[-1])
+    kept = KeptReceipts(tmp_path / "old")
+    run = take_part(kept, true[0])
+    kept.compare(run, true[:1], KEYS, complete=True, me=me)
+    before = kept.file(run).read_bytes()
+    with pytest.raises(HistoryContradicted, match=r"round index 1 has the input of this client.*is an old copy"):
+        kept.compare(run, true, KEYS, complete=True, me=me)
+    assert kept.file(run).read_bytes() == before
+    take_part(kept, true[1])
+    kept.compare(run, true, KEYS, complete=True, me=me)
+    lost = KeptReceipts(tmp_path / "lost")
+    with pytest.raises(HistoryContradicted, match="round index 0 has the input of this client"):
+        lost.compare(run, true, KEYS, complete=True, me=me)
+    survivors = tuple(tuple(u for u in chunk if u != absent) for chunk in true[1].receipt.survivors)
+    dropped = replace(true[1].receipt, survivors=survivors)
+    check_own_state(
+        KeptRun(), [Shown(1, dropped.digest, dropped)], absent, tmp_path
+    )  # it dropped out before its upload

@@ -311,7 +311,7 @@ class Participant:
         run, keys, kept = self._joined[0], party.members, self._receipts
         known = max(kept.read(run).shown, default=-1)
         shown = await transfers.history(-1 if complete else known, known)
-        compare = partial(kept.compare, run, shown, keys, complete=complete)
+        compare = partial(kept.compare, run, shown, keys, complete=complete, me=party.me)
         await asyncio.get_running_loop().run_in_executor(self._worker, compare)
 
     async def _handle(self, transfers: Transfers, party: Party, request: Request) -> Message:

@@ -207,7 +207,7 @@ class Visitor:
             known = max(kept.shown, default=-1)
             async with self._requests.request("GET", f"/receipts?known={known}") as response:
                 shown = await read_history(response)
-        compare = partial(self._receipts.compare, run, shown, client.members, complete=is_complete)
+        compare = partial(self._receipts.compare, run, shown, client.members, complete=is_complete, me=client.me)
         await self._in_worker(compare)
 
     async def _client(self, task: RoundTask) -> Client:

@@ -117,10 +117,13 @@ class KeptReceipts:
         """Note durably that the whole sum of a round arrived."""
         self._add(parameters.run, [Delivered(parameters.index, tuple(survivors))])
 
-    def compare(self, run: bytes, shown: Sequence[Shown], keys: Mapping[ClientId, bytes], *, complete: bool) -> None:
+    def compare(
+        self, run: bytes, shown: Sequence[Shown], keys: Mapping[ClientId, bytes], *, complete: bool, me: ClientId
+    ) -> None:
         """Store the new entries of a server's history; raise HistoryContradicted if it contradicts stored ones.
 
-        A `complete` history begins with the run's first round; otherwise it begins after the last stored entry.
+        A `complete` history begins with the run's first round; otherwise it begins after the last stored entry.  `me`
+        is this client: a receipt with its input in a round that it has no note of shows that its state is an old copy.
         """
         kept = self.read(run)
         check_history(kept, shown, complete=complete, where=self.file(run))
@@ -129,6 +132,7 @@ class KeptReceipts:
             if entry.receipt is not None:
                 check_shown_receipt(entry, run)
                 verify_receipt(entry.receipt, keys)
+        check_own_state(kept, fresh, me, self.file(run))
         if fresh:
             self._add(run, fresh)
 
@@ -213,3 +217,18 @@ def check_shown_receipt(entry: Shown, run: bytes) -> None:
     """Raise HistoryContradicted unless a receipt is of this run and of the index of its entry."""
     if entry.receipt is not None and (entry.receipt.run, entry.receipt.index) != (run.hex(), entry.index):
         raise HistoryContradicted(f"the receipt shown for round index {entry.index} is of another run or round")
+
+
+def check_own_state(kept: KeptRun, fresh: Iterable[Shown], me: ClientId, where: Path) -> None:
+    """Raise HistoryContradicted if a sum has the input of this client, which has no note of that round.
+
+    The participation is noted before every upload, so the client's state was lost or is an old copy.
+    """
+    for entry in fresh:
+        survivors = () if entry.receipt is None else entry.receipt.survivors
+        if entry.index not in kept.attended and any(me in chunk for chunk in survivors):
+            raise HistoryContradicted(
+                f"the sum of round index {entry.index} has the input of this client, and {where} has no note of it: "
+                "this state is an old copy or a new one, and counts too few participations. Put the newest state back, "
+                "or take part in a later run with new keys (dordis keys rotate)"
+            )
