@@ -63,7 +63,7 @@ _VERIFY_CODES = {
 
 
 def server_context(credentials: Credentials, *, mutual: bool = True, required: bool = True) -> ssl.SSLContext:
-    """Return the server's TLS context; with `mutual` clients must show certificates, or may if not `required`."""
+    """Return the server's TLS context; with `mutual` it asks for client certificates, optional if not `required`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0  # in a resumed TLS session the client does not show its certificate
@@ -77,9 +77,9 @@ def server_context(credentials: Credentials, *, mutual: bool = True, required: b
 def client_context(
     credentials: ClientCredentials, *, mutual: bool = True, trusted: Path | None = None
 ) -> ssl.SSLContext:
-    """Return a client's TLS context, which trusts the federation's authority, or instead those in the file `trusted`.
+    """Return a client's TLS context; without `mutual` the client's certificate is not shown in the handshake.
 
-    Without `mutual` the client's certificate is not shown in the handshake.
+    The client trusts the federation's authority, or only the authorities in the PEM file `trusted`, if given.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -96,7 +96,10 @@ def client_context(
 
 
 def sign_challenge(challenge: bytes, credentials: ClientCredentials, server_certificate: bytes) -> bytes:
-    """Return the answer to a challenge: a signature of it and of the server certificate (DER), then the certificate."""
+    """Return the answer to a challenge: a signature, followed by the client's certificate (DER).
+
+    The signature is of the challenge, the server's certificate (DER) and the client's certificate.
+    """
     if len(challenge) != CHALLENGE_BYTES or not server_certificate:
         raise LoginRefused("the server's challenge is malformed, or the connection has no TLS")
     certificate = certificates.to_der(credentials.certificate)
@@ -114,7 +117,7 @@ def verify_answer(
 ) -> ClientId:
     """Return the client that answered a challenge; raise LoginRefused if the answer or the client is not accepted.
 
-    `server_certificates`, in DER, are those that clients may see: the server's own and those of its load balancers.
+    `server_certificates`, in DER, are the certificates that clients may see: the server's and its load balancers'.
     """
     check_answer_size(answer)
     signed, shown = answer[: signature.SIGNATURE_BYTES], answer[signature.SIGNATURE_BYTES :]
@@ -129,7 +132,7 @@ def verify_certificate(shown: bytes, authority: x509.Certificate, admission: Adm
 
 
 def verify_client_certificate(shown: bytes, authority: x509.Certificate, now: datetime) -> CertifiedClient:
-    """Return the client in a certificate; raise LoginRefused unless it is valid and of this federation."""
+    """Return the client that a certificate names; raise LoginRefused if it is not valid or of another federation."""
     certificate = certificates.from_der(shown)
     certificates.check_issued_by(certificate, authority)
     certificates.check_purpose(certificate)
@@ -207,13 +210,13 @@ class ExpiryWatch:
     _announced: set[tuple[int, int]] = field(default_factory=set)
 
     async def watch(self, certificate: Callable[[], x509.Certificate]) -> None:
-        """Check the current certificate now and then once a day, forever."""
+        """Call `announce` for the current certificate at once and then once a day, forever."""
         while True:
             self.announce(certificate())
             await asyncio.sleep(DAY)
 
     def announce(self, certificate: x509.Certificate) -> None:
-        """Log a warning if the certificate expires soon and this was not logged yet."""
+        """Log a warning if the certificate expires within one of ANNOUNCED_DAYS, once for each of them."""
         days = certificates.days_left(certificate, self.now())
         due = min((limit for limit in ANNOUNCED_DAYS if days < limit), default=None)
         if due is not None and (certificate.serial_number, due) not in self._announced:
@@ -244,7 +247,7 @@ class Authenticator:
     """PEM files with the certificates of load balancers that terminate TLS; read at every log-in."""
     now: Callable[[], datetime] = utc_now
     _newest: dict[tuple[int, int, int], SignedRegistry] = field(default_factory=dict, repr=False)
-    """The newest signed registry, under modification time, size and inode of the file."""
+    """One item: the newest signed registry; its key is the modification time, size and inode of the file."""
 
     @cached_property
     def context(self) -> ssl.SSLContext:
@@ -252,9 +255,9 @@ class Authenticator:
         return server_context(self.credentials, mutual=self.mutual)
 
     def authenticate(self, certificate: bytes | None, challenge: bytes, answer: bytes) -> ClientId:
-        """Return the client that showed a certificate in TLS or answered a challenge; raise LoginRefused for others."""
+        """Return the client by its TLS certificate or its answer to a challenge; raise LoginRefused if not admitted."""
         helpers = self.registry.helpers
-        members = Registry(helpers) if helpers else self.registry  # with helpers, only these log in: clients visit
+        members = Registry(helpers) if helpers else self.registry  # clients of assisted rounds do not log in
         authority, admission = self.credentials.authority, Admission(members, self._current())
         if self.mutual:
             return verify_certificate(certificate or b"", authority, admission, self.now())
@@ -263,7 +266,7 @@ class Authenticator:
         return verify_answer(answer, challenge, own, authority, admission, self.now())
 
     def admit_visitor(self, certificate: bytes | None) -> ClientId:
-        """Return the client that showed a certificate in TLS, for one request; raise LoginRefused for others."""
+        """Return the client of a single request, by its TLS certificate; raise LoginRefused if it is not admitted."""
         admission = Admission(self.registry, self._current())
         return verify_certificate(certificate or b"", self.credentials.authority, admission, self.now())
 
@@ -312,7 +315,7 @@ class LoginCredentials:
     credentials: ClientCredentials = field(repr=False)
     mutual: bool = True
     trusted: Path | None = None
-    """PEM file with the authorities of a load balancer; if None, the federation's authority is trusted."""
+    """PEM file with the authorities that certify a load balancer; if None, the federation's authority is trusted."""
 
     @cached_property
     def context(self) -> ssl.SSLContext:
@@ -325,7 +328,7 @@ class LoginCredentials:
         return self.credentials.certificate
 
     def reload(self) -> "LoginCredentials":
-        """Return credentials with key and certificate read again; raise if they are not valid or of another client."""
+        """Return credentials with key and certificate read again; raise InputError if the client or its keys differ."""
         read = load_client_credentials(self.credentials.key_file, utc_now())
         if read.client != self.credentials.client or read.keys.identity() != self.credentials.keys.identity():
             raise InputError(f"{self.credentials.key_file} has other keys than before: start the client again")

@@ -13,7 +13,7 @@ POLL = 0.5
 
 
 def wait_for_beacon(beacon: Beacon, index: int, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Wait until the beacon value of a round is published; raise if it is older than the manifest."""
+    """Wait until the beacon line of a round is published; raise if the line is not later than the run's manifest."""
     if not isinstance(beacon, FileBeacon):
         return
     if not beacon.is_published(index):

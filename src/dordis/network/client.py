@@ -60,7 +60,7 @@ KEEP_ALIVE = 25.0
 POLICY_VIOLATION = 1008
 """WebSocket close code with which a server refuses a client."""
 NO_REASON = ""
-"""Error name in the refusal after an unexpected error; details are in the client's own log only."""
+"""Empty error name, which a client sends after an unexpected error or a full disk; details are in its own log only."""
 LONGEST_SILENCE = 24 * 3600.0
 """Seconds without a request after which a client leaves the open round; until then a stopped server can resume it."""
 
@@ -78,7 +78,7 @@ def accepted_requests(protocol: SummingProtocol) -> Any:
 class Participant:
     """A client that takes part in a server's run until the run is over or the log-in is refused.
 
-    `create_party` makes the machine that handles requests, once for each run.  After `silence` seconds without a
+    `create_party` makes the state machine that handles requests, once for each run.  After `silence` seconds without a
     request, and when the run is over, the client leaves the open round and erases its secrets.
     """
 
@@ -108,10 +108,11 @@ class Participant:
         self._expiry, self._has_handled = expiry or ExpiryWatch("this client's"), False
 
     async def stay(self, once: bool = False, follow: bool = False) -> None:
-        """Take part until the run is over; reconnect with growing pauses, unless `once`.
+        """Take part until the run is over; reconnect with growing pauses.
 
-        With `follow`, stay for the server's next run, even if the owner did not agree to this one.  The pause is reset
-        after a connection that lasted longer than the pause, or on which a request was handled.
+        With `once`, make one connection only; raise InputError if it fails or breaks.  With `follow`, wait for the
+        server's next run when this run is over, or if the owner does not agree to it.  The pause is reset after a
+        connection that lasted longer than the pause, or on which a request was handled.
         """
         watch = asyncio.ensure_future(self._expiry.watch(lambda: self._credentials.certificate))
         try:
@@ -172,7 +173,7 @@ class Participant:
             self._joined[1].stop()
 
     async def _participate(self, session: ClientSession) -> Shutdown | None:
-        """Log in and reply to requests on one connection; return the server's Shutdown message, or None."""
+        """Log in and reply to requests; return the server's Shutdown message, or None if the connection broke."""
         async with await self._open_socket(session, "/login") as socket:
             welcome = await self._log_in(socket)
         transfers = Transfers(session, self._address, welcome, self._credentials.context)
@@ -227,7 +228,7 @@ class Participant:
         return welcome
 
     def _party(self, welcome: Welcome) -> Party:
-        """Return the machine that handles the requests of this run, made at the first call."""
+        """Return the state machine that handles the requests of this run; it is made at the first call."""
         if self._joined is None or self._joined[0] != welcome.run:
             self._joined = (welcome.run, self.create_party(welcome))
             self._restart_silence_timer(self._joined[1])
@@ -247,9 +248,9 @@ class Participant:
     async def _serve_requests(
         self, socket: ClientWebSocketResponse, transfers: Transfers, party: Party, group: asyncio.TaskGroup
     ) -> Shutdown | LoginRefused | InvalidFrame | None:
-        """Reply to requests until the connection ends; return the server's Shutdown message, or None.
+        """Reply to requests until the connection ends; return the Shutdown message, or None if the connection broke.
 
-        A refusal or an invalid frame is returned, not raised, because the task group would wrap the exception.
+        LoginRefused and InvalidFrame are returned, not raised, because the task group would wrap them.
         """
         tasks: list[asyncio.Task[None]] = []
         try:
@@ -276,7 +277,7 @@ class Participant:
     async def _reply_to(
         self, socket: ClientWebSocketResponse, transfers: Transfers, party: Party, request: Request
     ) -> None:
-        """Reply to one request: download its body, handle it in turn, send the reply, and upload the reply's body."""
+        """Reply to one request: download its body, handle it, send the reply, and upload the reply's body."""
         is_sent = False
         try:
             reply = await self._handle(transfers, party, request)
@@ -296,7 +297,7 @@ class Participant:
                 return
             self._rounds.decline(f"the state of this client cannot be written: {describe_error(error)}")
             reason = NO_REASON
-        except Exception:  # an unexpected error ends the round, not the client
+        except Exception:  # the client leaves the round, but does not stop
             log.exception(
                 "declined: an unexpected error; this client continues with the next round; please report this"
             )
@@ -305,7 +306,10 @@ class Participant:
             await _send(socket, Refusal(request.id, reason))
 
     async def _check_history(self, transfers: Transfers, party: Party, *, complete: bool) -> None:
-        """Raise HistoryContradicted if the server's history contradicts the receipts that this client stored."""
+        """Raise HistoryContradicted if the server's history of receipts contradicts those that this client stored.
+
+        The history is compared from the first round if `complete`, otherwise after the last stored entry.
+        """
         if self._receipts is None or self._joined is None or not isinstance(party, Client):
             return
         run, keys, kept = self._joined[0], party.members, self._receipts
@@ -315,12 +319,12 @@ class Participant:
         await asyncio.get_running_loop().run_in_executor(self._worker, compare)
 
     async def _handle(self, transfers: Transfers, party: Party, request: Request) -> Message:
-        """Return the machine's reply; requests are handled in the order of their arrival."""
+        """Download a request's body, and return the state machine's reply; one request is handled at a time."""
         kind, bulk = wire.kind_of(request.frame, self._kinds), b""
         check_body_expected(kind, request.body)
         if isinstance(party, Client):
             party.check_expected(kind, 0 if request.body is None else request.body.size)
-        if request.body is not None or issubclass(kind, invitation.Invite):  # a new round waits for earlier downloads
+        if request.body is not None or issubclass(kind, invitation.Invite):  # an invitation waits for earlier downloads
             async with self._downloading:
                 bulk = b"" if request.body is None else await transfers.download(request.body)
                 if issubclass(kind, invitation.Invite):
@@ -336,7 +340,7 @@ class Participant:
 
 
 def check_body_expected(kind: type[Message], body: BodyInfo | None) -> None:
-    """Raise UnexpectedRequest if a body is announced for a message type without one: it is not downloaded."""
+    """Raise UnexpectedRequest, before the download, if a body is announced for a message type that has none."""
     if body is not None and not kind.bulk:
         raise UnexpectedRequest(f"{kind.__name__} came with a body of {body.size} bytes, and has none")
 
@@ -368,12 +372,15 @@ def new_session() -> ClientSession:
 
 
 async def _refuse_redirect(*_: Any) -> None:
-    """Raise for a redirect, which could lead a client to machines that the server cannot reach itself."""
+    """Raise for a redirect: by it a server could make a client send requests to other hosts of the client's network."""
     raise aiohttp.ClientConnectionError("the server redirects this client to another address, which is refused")
 
 
 async def _receive(socket: ClientWebSocketResponse) -> Any:
-    """Return the server's next message; raise ConnectionError when the connection ends, LoginRefused if refused."""
+    """Return the server's next message; raise LoginRefused if the server refuses this client.
+
+    Raise InvalidFrame for a frame that is not a message, and ConnectionError when the connection ends.
+    """
     message = await socket.receive()
     if message.type is WSMsgType.BINARY:
         try:

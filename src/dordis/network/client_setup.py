@@ -44,7 +44,7 @@ from dordis.selection.beacon import Beacon, FileBeacon, SeedBeacon
 log = logging.getLogger("dordis.network")
 
 LEAST_NOISE = Fraction(4, 5)
-"""Fraction of the planned noise below which a client refuses a round; noise is rounded for each cohort size."""
+"""Fraction of the planned noise below which a client refuses a round; below 1, because rounding changes the noise."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,14 @@ class ClientInstallation:
     """The beacon file that the owner reads; None if the run uses no beacon."""
     user_code: UserCode = field(default_factory=lambda: ZeroOnFailure(log.error))
     budget: float | None = None
-    """The owner's epsilon over all runs and servers; None for the run's epsilon."""
+    """Largest epsilon that the owner allows over all runs and servers; None for the epsilon of the configured run."""
     now: Callable[[], datetime] = utc_now
     revoked: tuple[RevokedKeys, ...] = ()
     """Revoked keys in the registry, oldest first; runs that began before a revocation still list them."""
     place: int | None = None
-    """Zero-based index of the client among the members, for which the application was made."""
+    """Zero-based index of the client among the members of the registry, for which `app` was made."""
     app_at: Callable[[int], AppClient] | None = None
-    """Makes the application for another index, because a client's index in a run may differ from the registry's."""
+    """Makes the application for an index: a client's index among a run's members may differ from `place`."""
 
     fidelity = DEPLOYED
     where = "on machines of their own"
@@ -95,7 +95,7 @@ class ClientInstallation:
         return policy_for(self.job.design, self.job.protocol).consents
 
     def accept_run(self, welcome: Welcome) -> tuple[Registry, Beacon | None]:
-        """Record a run whose manifest the owner agrees to; return its members, and its beacon or None."""
+        """Record a run and return its members, and its beacon or None; raise if the owner does not agree to the run."""
         check_run_hash(welcome.run, welcome.manifest)
         theirs = read_manifest(welcome.manifest, len(self.registry) + len(self.revoked))
         planned = self.job.config.federation.clients
@@ -110,7 +110,7 @@ class ClientInstallation:
         return members, beacon
 
     def create_client(self, welcome: Welcome) -> Client:
-        """Return the client of a run, with an open round restored from its journal; raise if the run is refused."""
+        """Return the client's state machine for a run, with an open round restored; raise if the owner refuses it."""
         if welcome.client != self.me:
             raise InputError(f"the server addresses client {welcome.client}, but this is client {self.me}")
         members, beacon = self.accept_run(welcome)
@@ -139,7 +139,7 @@ class ClientInstallation:
         for round in journals.unfinished():
             if round.startswith(welcome.run):
                 client.restore(round)
-        # The restored round was agreed on before the revocation; new rounds with revoked keys are refused.
+        # A restored round may contain keys that were revoked since it began; new rounds with such keys are refused.
         client.registry = members.signing_keys_without(self._revoked_keys)
         return client
 
@@ -154,12 +154,12 @@ class ClientInstallation:
             return self.app
         app = self.app_at(place)
         if self.job.design.record_encoding is not None:
-            rehearse_client(replace(self, app=app))  # tests the gradients of records before the first sample
+            rehearse_client(replace(self, app=app))  # checks the records' gradients before the first round
         return app
 
     @property
     def policy(self) -> Policy:
-        """Return the owner's policy: the configured run, with at least LEAST_NOISE of the planned noise."""
+        """Return the owner's policy: it allows the configured run, with at least LEAST_NOISE of the planned noise."""
         design = self.job.design
         agreed = policy_for(design, self.job.protocol)
         noise = LEAST_NOISE * min(noise_ratios(design.example()))
@@ -168,7 +168,7 @@ class ClientInstallation:
         return msgspec.structs.replace(agreed, epsilon=epsilon, noise=noise, trainings=trainings)
 
     def describe_spending(self) -> str:
-        """Return a clause about the part of the owner's budget that is spent, over all runs and servers."""
+        """Return one line: epsilon spent, the owner's budget, and rounds attended, over all runs and servers."""
         counted, budget = self.directory.participation(), self.policy.budget
         rounds = f"{counted.count()} rounds over all runs and servers"
         if budget is None:
@@ -191,7 +191,7 @@ def create_participant(
     budget: float | None = None,
     others: tuple[RunConfig, ...] = (),
 ) -> Participant | Visitor:
-    """Return the client that an owner configured, ready to join; raise InputError if a trial training fails.
+    """Return the client that an owner configured, not yet connected; raise InputError if a trial training fails.
 
     The owner also agrees to runs with one of the configurations in `others`.
     """
@@ -248,7 +248,7 @@ class AgreedRuns:
 
     @property
     def protocol(self) -> SummingProtocol:
-        """Return the summing protocol of all runs."""
+        """Return the summing protocol, which is the same in all configurations."""
         return self.installations[0].job.protocol
 
     def create_client(self, welcome: Welcome) -> Client:
@@ -262,7 +262,7 @@ class AgreedRuns:
         raise refusal or InputError("no run was agreed to")
 
     def _current(self) -> tuple[ClientInstallation, ...]:
-        """Return the installations with the newest registry; with the last one if the file cannot be used."""
+        """Return the installations with the registry read again; unchanged if its file cannot be used."""
         try:
             signed = SignedRegistry.load(self.registry, self.authority)
             self.installations[0].directory.remember(signed, self.authority)
@@ -276,7 +276,10 @@ class AgreedRuns:
 
 
 def warn_of_slow_training(installation: ClientInstallation) -> None:
-    """Train once for trial, and log a warning if that took longer than the agreed time."""
+    """Train once for trial, and log a warning if that took longer than `deployment.train_seconds`.
+
+    With records as the unit of privacy, raise InputError instead (`check_record_seconds`).
+    """
     seconds, agreed = rehearse_client(installation), installation.job.config.deployment.train_seconds
     if installation.job.config.privacy.unit == RECORD:
         check_record_seconds(seconds, agreed)
@@ -301,7 +304,7 @@ class ClientCheck:
 def check_client(
     config: RunConfig, seed: int, identity: Path, registry: Path, state: Path, budget: float | None = None
 ) -> ClientCheck:
-    """Return the result of a trial of the client's data and training: the longest of three times after a warm-up."""
+    """Return the result of trial trainings; `seconds` is the longest of three, after a first one as warm-up."""
     deployable, user_code = deployment.without_simulation(config), ZeroOnFailure(log.error)
     _, installation = install(deployable, seed, identity, registry, state, user_code, budget)
     rehearse_client(installation)  # the warm-up, which compiles kernels and reads the data
@@ -310,7 +313,10 @@ def check_client(
 
 
 def rehearse_client(installation: ClientInstallation) -> float:
-    """Return the seconds of one training from the application's initial model; raise InputError if it fails."""
+    """Return the seconds of one training from the initial model, or of the largest batch of records.
+
+    Raise InputError if it fails.
+    """
     job = installation.job
     clip, encoding = job.design.setting.clip, job.design.record_encoding
     if encoding is not None:
@@ -319,7 +325,10 @@ def rehearse_client(installation: ClientInstallation) -> float:
 
 
 def check_record_seconds(seconds: float, agreed: float | None) -> None:
-    """Raise InputError if the agreed time is too short for the largest batch: reply times would reveal the sample."""
+    """Raise InputError unless the agreed training time is at least ROOM times that of the largest batch.
+
+    Otherwise the times of replies would reveal which records were sampled.
+    """
     if agreed is None or agreed < ROOM * seconds:
         raise InputError(
             f"this client cannot join: the largest batch of records took {seconds:.3g} s on this machine, and "
@@ -381,7 +390,7 @@ def check_not_helper(client: ClientId, members: Registry) -> None:
 
 
 def with_client(config: RunConfig, app: str | None, data: str | None) -> RunConfig:
-    """Return a configuration with the application class and the data of one client, if given."""
+    """Return a configuration with the client's application class `app` and its option `data`, where given."""
     section = config.app
     if app is not None:
         section = msgspec.structs.replace(section, client=app)

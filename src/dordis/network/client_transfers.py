@@ -60,14 +60,14 @@ class Address:
 
 
 class ServerBusy(Exception):
-    """The server asks the client to try again after some seconds; it does not count as a failed attempt."""
+    """The server asks the client to try again after `seconds`; this does not count as a failed attempt."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
 
 
 class Transfers:
-    """The downloads and uploads of one control connection."""
+    """The downloads and uploads that belong to one control connection."""
 
     def __init__(self, session: ClientSession, address: Address, welcome: Welcome, context: ssl.SSLContext) -> None:
         self._session, self._address, self._context = session, address, context
@@ -107,14 +107,14 @@ class Transfers:
         return bytes(data)
 
     async def history(self, after: int, known: int) -> list[Shown]:
-        """Return the server's history after an index; receipts up to the index `known` are shown by their hash."""
+        """Return the history of receipts after index `after`; up to the index `known` it has hashes only."""
         url = self._address.url(f"/receipts?after={after}&known={known}")
         async with self._session.get(url, headers=self.headers, ssl=self._context) as response:
             check_not_busy(response.status, response.headers)
             return await read_history(response)
 
     async def upload(self, id: int, data: wire.Bulk) -> None:
-        """Upload the body of a reply; stop if the server's deadline has passed."""
+        """Upload the body of the reply to request `id`; stop if the server no longer expects it."""
         url, attempt, offset, furthest = self._address.url(f"/vectors/{id}"), 0, 0, 0
         while attempt < ATTEMPTS:
             try:
@@ -145,7 +145,7 @@ class Transfers:
                 return response.status, read_offset(response.headers, size)
 
     async def _progress(self, url: str, size: int) -> tuple[int, int]:
-        """Return the HTTP status, 0 without a response, and the number of bytes that have arrived at the server."""
+        """Return the HTTP status, 0 without a response, and the number of an upload's bytes that have arrived."""
         try:
             async with self._session.head(url, headers=self.headers, ssl=self._context) as response:
                 return response.status, read_offset(response.headers, size)
@@ -154,7 +154,7 @@ class Transfers:
 
 
 async def _count_pieces(pieces: AsyncIterator[memoryview], rate: LeastRate) -> AsyncIterator[memoryview]:
-    """Yield pieces; each one is counted as moved when the next one is requested."""
+    """Yield the pieces of an upload; `rate` counts a piece as sent when the next one is requested."""
     async for piece in pieces:
         yield piece
         rate.count(len(piece))

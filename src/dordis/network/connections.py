@@ -1,4 +1,4 @@
-"""Acceptance of TLS connections: few at a time before log-in, and each for a short time, to limit their cost."""
+"""Acceptance of TLS connections; number and duration of connections without log-in are limited."""
 
 import asyncio
 import contextlib
@@ -22,11 +22,11 @@ log = logging.getLogger("dordis.network")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 LOGIN_TIMEOUT, TLS_SHUTDOWN_TIMEOUT = 10.0, 1.0
-"""Seconds for each of TLS handshake, first request and log-in; and seconds for the TLS shutdown."""
+"""Seconds for each of: the first bytes, the TLS handshake, the log-in; and seconds for the TLS shutdown."""
 MOST_SILENT = 1024
 """Largest number of connections on which TLS has not begun; beyond it the oldest is dropped."""
 MOST_PENDING, SHORT_PENDING_TIME, LONG_PENDING_TIME = 256, 1.0, 5.0
-"""Largest number of TLS connections before log-in; after one of the two times in seconds the oldest may be dropped.
+"""Number of pre-login slots, for TLS connections before log-in; and seconds after which one may be dropped for another.
 
 The long time is for connections that have sent a request.
 """
@@ -57,10 +57,10 @@ def open_listener(host: str, port: int) -> socket.socket:
 
 
 class SilentSockets:
-    """Accepted connections on which TLS has not begun: it begins when bytes arrive, for the newest connection first.
+    """Accepted connections on which TLS has not begun; TLS begins when bytes arrive, on the newest connection first.
 
-    A connection with TLS takes 300 kB.  The newest is first so that honest clients, which send at once, are served
-    however many connections attackers hold open.
+    TLS is delayed because it takes 300 kB of memory.  The newest connection is first so that honest clients, which
+    send at once, are served however many connections attackers hold open.
     """
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class SilentSockets:
 
 @dataclass(eq=False)
 class Stranger:
-    """A TLS connection that has not logged in."""
+    """A TLS connection that has not logged in; it takes one of the MOST_PENDING pre-login slots."""
 
     since: float
     end: asyncio.Future[None]
@@ -133,7 +133,7 @@ class Stranger:
     has_request: bool = False
 
     def drop_time(self) -> float:
-        """Return the time from which on the connection may be dropped for another one."""
+        """Return the event loop's time from which on the connection may be dropped for a new one."""
         return self.since + (LONG_PENDING_TIME if self.has_request else SHORT_PENDING_TIME)
 
     def release(self) -> None:
@@ -143,7 +143,7 @@ class Stranger:
 
 
 class StrangerProtocol(asyncio.Protocol):
-    """Passes all events to aiohttp's handler, and reports when the connection is lost."""
+    """Passes all events to aiohttp's handler, and frees the pre-login slot when the connection is lost."""
 
     def __init__(self, handler: web.RequestHandler, stranger: Stranger) -> None:
         self.handler, self.stranger = handler, stranger
@@ -185,7 +185,7 @@ class HandshakeLog:
         self._since, self._failures = -math.inf, 0
 
     def fail(self, address: str, error: BaseException, now: float) -> None:
-        """Log a failure, or only count it; the number of unlogged failures is logged with the next one."""
+        """Log a failed handshake, or only count it beyond MOST_FAILURES_LOGGED; a later line gives the count."""
         if now - self._since >= LOG_PAUSE:
             if (omitted := self._failures - MOST_FAILURES_LOGGED) > 0:
                 log.warning("%d more TLS handshakes failed", omitted)
@@ -205,7 +205,7 @@ def peer_address(accepted: socket.socket) -> str:
 
 
 def end_cut(request: web.Request) -> web.Response:
-    """Log that a connection was cut or too slow during a request; return a response, which nobody receives.
+    """Log that a connection was cut or too slow during a request, and abort it; return a response for aiohttp only.
 
     Without a response aiohttp would log a traceback.
     """
@@ -216,13 +216,13 @@ def end_cut(request: web.Request) -> web.Response:
 
 
 def refuse_for_now(request: web.Request, error: OSError) -> web.Response:
-    """Log that the server lacks disk space or a file descriptor for a request; return the response."""
+    """Log that the server lacks disk space or a file descriptor for a request; return HTTP 503 with Retry-After."""
     log.error("no room for %s %s of %s: %s", request.method, request.path, request.remote, error.strerror or error)
     return web.Response(status=503, headers={"Connection": "close", **RETRY_LATER})
 
 
 class Connections:
-    """All connections of a web application; `is_authorised` tells whether a request has a valid access token."""
+    """All connections of a web application; `is_authorised` tells whether a request comes from a known client."""
 
     def __init__(
         self, app: web.Application, context: ssl.SSLContext, is_authorised: Callable[[web.Request], bool]
@@ -306,11 +306,11 @@ class Connections:
     def _free_slot(self, stranger: Stranger, accepted: socket.socket, task: asyncio.Task[None]) -> None:
         self._pending.pop(stranger, None)
         self._slot_freed.set()
-        if task.cancelled():  # before it began
+        if task.cancelled():  # before `_start_tls` began, which would have closed it
             accepted.close()
 
     async def _wait_for_slot(self) -> None:
-        """Wait for a free pre-login slot; meanwhile drop connections that are old enough and have not logged in."""
+        """Wait for a free pre-login slot, or until a connection without log-in is old enough to be dropped."""
         loop = asyncio.get_running_loop()
         while len(self._pending) >= MOST_PENDING:
             next_drop = min(self._pending, key=Stranger.drop_time)
@@ -320,7 +320,7 @@ class Connections:
                 return
             self._slot_freed.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left):  # wait_for may lose a cancellation
+                async with asyncio.timeout(left):  # not asyncio.wait_for, which may lose a cancellation
                     await self._slot_freed.wait()
 
     async def _wait_for_descriptor(self) -> None:
@@ -345,7 +345,7 @@ class Connections:
             self._dropped, self._drops_logged = 0, now
 
     async def _start_tls(self, accepted: socket.socket, stranger: Stranger) -> None:
-        """Start TLS, and hold the pre-login slot until the first request is authorised or answered, or time is up."""
+        """Start TLS; hold the pre-login slot until a request is authorised or answered, for 3 LOGIN_TIMEOUT at most."""
         loop, transport = asyncio.get_running_loop(), None
         assert self._runner.server is not None  # noqa: S101  set up by `open`
         handler, address = self._runner.server(), peer_address(accepted)
@@ -364,12 +364,15 @@ class Connections:
                 transport.abort()
                 return
             accepted.close()
-            if not isinstance(error, asyncio.CancelledError):  # dropped for another connection, which `_drop` logs
+            if not isinstance(error, asyncio.CancelledError):  # `_drop` cancels, and logs that itself
                 self._handshakes.fail(address, error, loop.time())
 
     @web.middleware
     async def _end_pending(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Free the pre-login slot and return the response; a refusal without a valid token closes the connection."""
+        """Return the response to a request; free the pre-login slot before it if authorised, otherwise after it.
+
+        A refusal of a request that is not authorised closes the connection.
+        """
         authorised = self._is_authorised(request)
         self._note_request(request, is_over=authorised)
         if authorised and (tls := metered_tls(request.transport)) is not None:
@@ -392,7 +395,7 @@ class Connections:
         """Record that a connection has sent a request; if `is_over`, free its pre-login slot."""
         transport = request.transport
         if transport is None or transport.is_closing():
-            return  # `connection_lost` frees the slot
+            return  # `StrangerProtocol.connection_lost` frees the slot
         if isinstance(protocol := transport.get_protocol(), StrangerProtocol):
             protocol.stranger.has_request = True
             if is_over:

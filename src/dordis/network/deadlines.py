@@ -1,4 +1,4 @@
-"""Deadlines for replies: fixed for each kind of request, or learned from the times of earlier replies."""
+"""Deadlines for replies by kind (type name) of request: fixed, or learned from the times of earlier replies."""
 
 import logging
 from collections import defaultdict, deque
@@ -15,11 +15,11 @@ from dordis.protocols.parameters import Parameters
 log = logging.getLogger("dordis.network")
 
 MOST_SAMPLES = 1000
-"""Number of latest replies of a kind from which its deadline is learned."""
+"""Largest number of latest replies to a kind of request from which its deadline is learned."""
 LEAST_SAMPLES = 20
-"""Number of replies of a kind from which on its deadline is learned; before, the fixed deadline is used."""
+"""Least number of replies from which a deadline is learned; with fewer, the fixed deadline is used."""
 HELPER_REQUESTS = frozenset(request.__name__ for request in ASSISTED.requests if request.role is Role.HELPER)
-"""Kinds of requests whose deadlines are not learned: clients have paid for a round that fails for lack of helpers."""
+"""Requests to helpers.  Their deadlines are not learned: a round that fails for lack of helpers may be charged."""
 LONGEST_REST = 16
 """Largest number of rounds for which a client that misses deadlines is left out."""
 
@@ -35,9 +35,9 @@ class AdaptiveDeadlines:
         default_factory=lambda: defaultdict(lambda: deque(maxlen=MOST_SAMPLES))
     )
     _typical: dict[str, float] = field(default_factory=dict)
-    """Cached quantiles of reply times by kind; dropped at the next sample of the kind."""
+    """Cache: by kind of request, the quantile `settings.quantile` of its reply times; dropped at its next reply."""
     _work: dict[str, float] = field(default_factory=dict)
-    """Seconds beyond the usual ones, by kind of request, for the work of a helper in this round."""
+    """By kind of request, the seconds added to the deadline for the work of a helper in this round."""
 
     def deadline(self, kind: str) -> float:
         """Return the seconds that a client has to reply to one request of a kind.
@@ -58,24 +58,24 @@ class AdaptiveDeadlines:
         return min(fixed, max(settings.least, settings.factor * self._typical[kind]))
 
     def fixed_deadline(self, kind: str) -> float:
-        """Return the configured deadline of a kind, which bounds a client's total time for that kind in a round."""
+        """Return the fixed deadline of a kind in seconds; it bounds a client's total time for that kind in a round."""
         settings, default = self.settings, self.settings.stage
         if kind == "Train":
             default = settings.train if self.train_seconds is None else self.train_seconds + settings.stage
         return settings.stages.get(kind, default) + self._work.get(kind, 0.0)
 
     def set_parameters(self, parameters: Parameters) -> None:
-        """Take into account how much work the helpers of a round have at most."""
+        """Set the seconds that are added to deadlines for the work of helpers in a round with these parameters."""
         self._work = helper_work(self.settings, parameters) if isinstance(parameters, AssistedParameters) else {}
 
     def record(self, kind: str, seconds: float) -> None:
-        """Record the seconds of a reply."""
+        """Record how many seconds a client took to reply to a request of a kind."""
         self._samples[kind].append(seconds)
         self._typical.pop(kind, None)
 
 
 def helper_work(settings: Deadlines, parameters: AssistedParameters) -> dict[str, float]:
-    """Return the seconds that a helper has for n_max headers, and for the masks of n_max clients in all its sets."""
+    """Return by kind of request the seconds for n_max clients, the most in a round: to open boxes, to sum masks."""
     sets = len(parameters.ranks[parameters.members[0]])
     masks = parameters.n_max * parameters.dim * sets
     return {OpenBoxes.__name__: settings.header * parameters.n_max, Reveal.__name__: settings.masks * masks / 1e9}
@@ -83,7 +83,7 @@ def helper_work(settings: Deadlines, parameters: AssistedParameters) -> dict[str
 
 @dataclass
 class _UsedTime:
-    """A client's used seconds for a kind of request, the number of its open requests, and when the first was sent."""
+    """A client's used seconds for a kind of request, the number of open ones, and when the first of these was sent."""
 
     seconds: float = 0.0
     open_requests: int = 0
@@ -91,9 +91,9 @@ class _UsedTime:
 
 
 class TimeAllowances:
-    """The time that each client has used in a round for all requests of a kind: model pieces, missed sums, chunks.
+    """The time that each client has used in a round for all requests of a kind, such as the pieces of a model.
 
-    While several requests of a kind are open, the time counts once.
+    While several requests of a kind are open, the time counts once.  The total is bounded by the fixed deadline.
 
     >>> allowances = TimeAllowances(AdaptiveDeadlines(Deadlines(stage=60.0)))
     >>> allowances.start(1, "SendModel", now=0.0)
@@ -108,7 +108,7 @@ class TimeAllowances:
         self._used: defaultdict[tuple[int, str], _UsedTime] = defaultdict(_UsedTime)
 
     def begin_round(self) -> None:
-        """Reset the time of all clients."""
+        """Reset the used time of all clients."""
         self._used.clear()
 
     def start(self, client: int, kind: str, now: float) -> float:
@@ -133,12 +133,12 @@ def remaining_time(deadlines: AdaptiveDeadlines, kind: str, used: float) -> floa
 
 
 class SlowClients:
-    """The clients that missed a deadline in their latest rounds, which are left out of some rounds.
+    """The slow clients, which missed deadlines in their latest rounds and are left out of some rounds.
 
-    After a first missed deadline a client is left out of one round, after further ones in a row of 2, 4, up to
-    LONGEST_REST rounds.  A round in time resets this.  At most `tolerance` clients are left out, as many as may drop
-    out; but one if no dropout is tolerated, because a slow client would fail every round.  All methods of selection
-    allow this, since they let the server leave out unavailable clients.
+    A client that missed a deadline is left out of one round; if it misses deadlines in 2, 3, 4 rounds in a row, then
+    of 2, 4, 8, at most LONGEST_REST rounds.  At most `tolerance` clients are left out of a round, the number that may
+    drop out; with tolerance 0 one, because a slow client would fail every round.  All methods of selection allow this,
+    since they let the server leave out unavailable clients.
 
     >>> slow = SlowClients(tolerance=1)
     >>> slow.end_round({1, 2, 3}, missed={3: "Train"})
@@ -149,13 +149,13 @@ class SlowClients:
     def __init__(self, tolerance: int, totals: Mapping[ClientId, Mapping[str, int]] | None = None) -> None:
         self._most = max(1, tolerance)
         self.totals = {client: dict(stages) for client, stages in (totals or {}).items()}
-        """By client and kind of request, the number of rounds that it left because it missed the deadline."""
+        """By client and kind of request, the number of rounds in which the client missed the deadline."""
         self.misses: dict[ClientId, int] = {}
         """By client, the number of its latest rounds in a row in which it missed a deadline."""
         self._rest: dict[ClientId, int] = {}
 
     def end_round(self, invited: Collection[ClientId], missed: Mapping[ClientId, str]) -> None:
-        """Record which of the invited clients missed a deadline; `missed` has the kind of request by client."""
+        """Record which invited clients missed a deadline; `missed` has the kind of the late request by client."""
         for client in invited:
             if client not in missed:
                 self.misses.pop(client, None)

@@ -44,9 +44,9 @@ def without_simulation(config: RunConfig) -> RunConfig:
 
 
 def with_public_test(config: RunConfig) -> RunConfig:
-    """Return the server's configuration, with the table in `deployment.test` as the application's option `test`.
+    """Return the server's configuration, with the path of the public test table as the application's option `test`.
 
-    Raise InputError if the file is missing.
+    The table is the file in `deployment.test`; raise InputError if it is missing.
     """
     test = config.deployment.test
     if not isinstance(test, str):
@@ -59,7 +59,7 @@ def with_public_test(config: RunConfig) -> RunConfig:
 
 
 def check_train_seconds(config: RunConfig) -> None:
-    """Raise InputError if a required fixed training time is missing, or the deadline of training is not longer."""
+    """Raise InputError if `deployment.train_seconds` is required but missing, or not below the deadline of `Train`."""
     seconds = config.deployment.train_seconds
     if seconds is None:
         if config.privacy.unit == RECORD:
@@ -82,7 +82,7 @@ def check_train_seconds(config: RunConfig) -> None:
 
 
 def check_trainings(config: RunConfig) -> None:
-    """Raise InputError unless owners allow more trainings than a round has tries."""
+    """Raise InputError unless owners allow more trainings (`deployment.trainings`) than a round has tries."""
     trainings, tries = config.deployment.trainings, config.federation.tries
     if trainings <= tries:
         raise InputError(
@@ -92,12 +92,12 @@ def check_trainings(config: RunConfig) -> None:
 
 
 def require_deployable(job: Job) -> Job:
-    """Return the job; raise InputError if it lists neither clients nor helpers, which only simulations support."""
+    """Return the job; raise InputError if its protocol has neither a list of clients nor helpers: simulation only."""
     return job if job.protocol.assistance else preparing.require_cohort(job, "a deployment")
 
 
 def check_members(members: Registry, job: Job) -> None:
-    """Raise InputError unless the registry has as many members as the run's privacy is planned for."""
+    """Raise InputError unless the registry has `federation.clients` members, for which privacy is planned."""
     planned = job.config.federation.clients
     if len(members) != planned:
         raise InputError(
@@ -107,7 +107,7 @@ def check_members(members: Registry, job: Job) -> None:
 
 
 def check_helpers_present(signed: SignedRegistry, helpers: Collection[ClientId]) -> None:
-    """Raise InputError if a helper of a new run was revoked."""
+    """Raise InputError if one of `helpers`, the helpers of a new run, was revoked."""
     gone = {revoked.client for revoked in signed.membership.revoked} - signed.registry.keys()
     if revoked := sorted(gone.intersection(helpers)):
         raise InputError(f"helper {revoked[0]} was revoked: name another one in protocol.options.helpers")
@@ -130,7 +130,7 @@ def check_visitors_certified(config: RunConfig) -> None:
 
 @dataclass(frozen=True)
 class DeployedJob:
-    """The server's side of a deployed run: configuration, the server's credentials, and the signed registry."""
+    """The server's side of a deployed run: its job, and the files of the server's keys and of the signed registry."""
 
     job: Job
     identity: Path
@@ -144,7 +144,7 @@ class DeployedJob:
         return cls(require_deployable(preparing.prepare(config, app)), identity, registry)
 
     def start(self, root: Path, config: str) -> Run:
-        """Return a new run with the current members, in a new directory below `root`."""
+        """Return a new run with the present members of the registry, in a new directory below `root`."""
         members = self._current_members()
         return Run.start(self.job, NetworkPopulation(self.job, members, self._authenticator(members)), root, config)
 
@@ -155,7 +155,7 @@ class DeployedJob:
         return Run.resume(self.job, population, path)
 
     def succeed(self, predecessor: Path, root: Path, config: str) -> Run:
-        """Return a run with the current members that continues the model and the ledger of a predecessor."""
+        """Return a run with the registry's present members that continues model and ledger of a `predecessor`."""
         members = self._current_members()
         population = NetworkPopulation(self.job, members, self._authenticator(members))
         return Run.succeed(self.job, population, root, config, predecessor)

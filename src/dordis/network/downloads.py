@@ -12,7 +12,7 @@ from dordis.network.uploads import LeastRate, TransferSlots
 PIECE = 1 << 18
 """Number of bytes written to a connection at a time."""
 STALL = 30.0
-"""Seconds in which a client must accept a piece of a download; otherwise the connection is cut."""
+"""Seconds without progress of a download after which the connection is cut (`LeastRate`)."""
 
 
 class DownloadEndpoint:
@@ -23,7 +23,7 @@ class DownloadEndpoint:
         self._offers: dict[bytes, tuple[int, wire.Bulk]] = {}
 
     def offer(self, data: wire.Bulk) -> BodyInfo:
-        """Offer a body and return its announcement; each offer of the same body must be withdrawn."""
+        """Offer a body and return its announcement; a body that was offered twice must be withdrawn twice."""
         info = BodyInfo.from_download(data)
         count, _ = self._offers.get(info.digest, (0, b""))
         self._offers[info.digest] = (count + 1, data)
@@ -72,7 +72,7 @@ async def send_body(request: web.Request, data: wire.Bulk) -> web.StreamResponse
 
 
 async def write_pieces(response: web.StreamResponse, pieces: AsyncIterator[memoryview]) -> None:
-    """Write a body; raise TimeoutError if the client accepts no piece for STALL seconds."""
+    """Write a body to a response; raise TimeoutError after STALL seconds without progress."""
     async with LeastRate(STALL) as rate:
         async for piece in pieces:
             await response.write(piece)

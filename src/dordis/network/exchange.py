@@ -1,7 +1,7 @@
 """The exchange over the network: it sends requests together and yields the replies that arrive before the deadlines.
 
-It runs on the server's event loop.  Rounds run in other threads and take replies one by one; the buffer of a vector is
-reused when the next reply is taken.
+It runs on the server's event loop.  Rounds run in other threads and take replies one by one; the buffer of an uploaded
+vector is reused when the round takes the next reply.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ BUDGET_ERRORS = frozenset({BudgetRefused.__name__, ParticipationRefused.__name__
 """Names of errors with which clients decline because of their owners' budgets."""
 
 LARGEST_ELEMENT = 4
-"""Largest number of bytes of a coordinate in any protocol."""
+"""Largest number of bytes of a coordinate of an uploaded vector, in any protocol."""
 TOO_SLOW, DISCONNECTED, VIOLATION = "too slow", "disconnected", "protocol violation"
-"""Reasons of an exclusion; another reason is the name of the error with which a client declined."""
+"""Reasons of a client's exclusion from a round; any other reason is the name of the error by which it declined."""
 
 Send = Callable[[ClientId, bytes], bool]
 """Queues a message for a client; returns False if the client is not connected."""
 Arrival = tuple["PendingRequest", bytes, ReceivedVector | None]
-"""A request, the frame of its reply, and the vector uploaded with it."""
+"""A request, the frame of its reply, and the vector uploaded with the reply, if any."""
 
 
 @dataclass(eq=False)
@@ -62,7 +62,7 @@ class RequestBatch:
     open: set[int] = field(default_factory=set)
     arrivals: "SimpleQueue[Arrival | None]" = field(default_factory=SimpleQueue)
     offers: list[bytes] = field(default_factory=list)
-    """Digests of the bodies that are offered for download."""
+    """Digests of the bodies of these requests, which are offered for download while a request is open."""
 
 
 class NetworkExchange(MessageMeter):
@@ -83,14 +83,14 @@ class NetworkExchange(MessageMeter):
         self.exclusions: dict[ClientId, str] = {}
         """Clients that are excluded from the round, with the reason: a constant of this module, or an error name."""
         self.late: dict[ClientId, str] = {}
-        """Clients that are excluded because they were too slow, with the name of the request."""
+        """Clients that are excluded because they were too slow, with the type name of the request they missed."""
         self._grace_timers: dict[ClientId, asyncio.TimerHandle] = {}
         self._parameters: Parameters | None = None
 
     async def __call__(self, requests: Requests) -> Replies:
         """Send requests; return an iterator over the replies that arrive before their deadlines.
 
-        After `close` nothing is sent any more: the round that asks is cancelled.
+        After `close` nothing is sent; asyncio.CancelledError is raised and ends the round.
         """
         if self._is_closed:
             raise asyncio.CancelledError("the server stops")
@@ -108,7 +108,7 @@ class NetworkExchange(MessageMeter):
         return self._replies(batch)
 
     def prepare(self, request: Message | None) -> None:
-        """Begin a new round if `request` is an invitation; if it opens the summing protocol, store its parameters."""
+        """Begin a round if `request` is an invitation; store the parameters if it is the summing protocol's opening."""
         if isinstance(request, Invite):
             self.begin_round()
         elif isinstance(request, Opening):
@@ -129,7 +129,7 @@ class NetworkExchange(MessageMeter):
         self._deadlines.set_parameters(parameters)
 
     def _abandon_batches(self) -> None:
-        """Drop the open requests of a failed round, and the replies that nobody took."""
+        """Drop the open requests of the last round, and its replies that were not taken."""
         for batch in self._batches:
             for pending in [one for requests in self._open.values() for one in requests.values()]:
                 if pending.batch is batch:
@@ -177,7 +177,7 @@ class NetworkExchange(MessageMeter):
     # Messages from clients
 
     def take_reply(self, u: ClientId, reply: Reply) -> None:
-        """Accept a client's reply; raise ProtocolError if it answers no open request, or comes twice."""
+        """Accept a client's reply, or ignore a late one; raise ProtocolError if it has no request or comes twice."""
         pending = self._open[u].get(reply.id)
         if pending is None or pending.reply is not None:
             self._check_late(u, reply.id, pending)
@@ -198,7 +198,7 @@ class NetworkExchange(MessageMeter):
     def take_refusal(self, u: ClientId, refusal: Refusal) -> None:
         """Exclude a client that refuses a request from the round.
 
-        A client that refuses a delivery is not reported, because it may have restarted after it left the round.
+        A client that refuses the delivery of a sum is not in `errors`: it may have left the round and restarted.
         """
         pending = self._open[u].get(refusal.id)
         if pending is None:
@@ -212,7 +212,7 @@ class NetworkExchange(MessageMeter):
             self._refuse(u, ProtocolError(f"the client declined: {refusal.error[:64]!a}"))
 
     def take_vector(self, u: ClientId, id: int, vector: ReceivedVector) -> None:
-        """Accept a complete upload."""
+        """Accept a complete upload, which completes the reply to request `id`; drop it if the request is not open."""
         pending = self._open[u].get(id)
         if pending is None or pending.reply is None:
             vector.release()
@@ -226,7 +226,7 @@ class NetworkExchange(MessageMeter):
         self._close(pending)
 
     def _complete_garbled(self, pending: PendingRequest) -> None:
-        """Complete a request with a malformed reply, so that the server's machine blames the client."""
+        """Complete a request with a malformed reply, so that the server's state machine blames the client."""
         self._uploads.forget(pending.client, pending.id)
         pending.batch.arrivals.put((pending, b"", None))
         self._close(pending)
@@ -251,7 +251,7 @@ class NetworkExchange(MessageMeter):
 
     @property
     def is_waiting(self) -> bool:
-        """Tell whether a reply is outstanding."""
+        """Tell whether any request is open."""
         return any(batch.open for batch in self._batches)
 
     def resume_client(self, u: ClientId) -> list[bytes]:

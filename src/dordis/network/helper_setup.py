@@ -1,6 +1,7 @@
 """Set-up of a helper: its policy, keys, registry and state, and the participant that stays connected to a server.
 
-A helper needs no data, model or configuration of the run: the manifest lists its members and helpers.
+A helper needs no data, model or configuration of the run: the manifest, which the server sends, lists the run's
+members and helpers.
 """
 
 import asyncio
@@ -43,7 +44,7 @@ EXPIRY_PAUSE = 60.0
 
 @dataclass(frozen=True)
 class JournaledHelper:
-    """A helper that stores requests to open boxes before it answers them, and counts the rounds that it serves."""
+    """A helper that stores requests to open boxes (encrypted mask seeds) before it replies, and counts its rounds."""
 
     helper: AssistedHelper
     boxes: BoxJournal
@@ -53,7 +54,7 @@ class JournaledHelper:
 
     def handle(self, request: Message) -> Message:
         """Return the reply to a request; raise if the helper refuses it."""
-        if isinstance(request, Introduce):  # bounded, because the key files of every new round stay on disk
+        if isinstance(request, Introduce):  # new rounds are bounded: their key files stay on disk
             self.helper.check_request(request)
             self.served.serve(request.round, self.now(), self.rounds_a_day)
         reply = self.helper.handle(request)
@@ -80,7 +81,7 @@ class HelperInstallation:
     """The helper's own copy of the published randomness, by which it verifies the selection of clients."""
 
     def create_helper(self, welcome: Welcome) -> JournaledHelper:
-        """Return the helper of a run, with an open round restored; raise if manifest or registry do not fit."""
+        """Return the helper of a run, with an open round restored; raise if registry or policy forbid the manifest."""
         me = self.credentials.client
         check_run_hash(welcome.run, welcome.manifest)
         signed = SignedRegistry.load(self.registry, self.credentials.authority)
@@ -111,7 +112,7 @@ class HelperInstallation:
         return journaled
 
     def open_store(self) -> FileHelperStore:
-        """Return the store in the state directory; if it is an older copy, its keys are erased."""
+        """Return the store of epoch keys and U3 in the state directory; if it is an older copy, its keys are erased."""
         store = FileHelperStore(self.state / "values", self.credentials.key_file.with_suffix(COUNT))
         if store.is_older_copy:
             log.warning("the state of this helper is an older copy: it answers nothing for the rounds of its old keys")
@@ -125,7 +126,7 @@ def check_named(helper: int, helpers: tuple[int, ...]) -> None:
 
 
 def run_selection(manifest: Manifest, members: Registry, run: bytes, published: FileBeacon | None) -> Selection:
-    """Return the selection of a run, which follows from its manifest; raise InputError without a beacon it needs."""
+    """Return the selection that a manifest states; raise InputError if it needs a beacon and `published` is None."""
     is_drawn = manifest.first_line is not None
     if is_drawn and published is None:
         raise InputError(
@@ -136,7 +137,10 @@ def run_selection(manifest: Manifest, members: Registry, run: bytes, published: 
 
 
 def key_lifetime(manifest: Manifest) -> int:
-    """Return the seconds for which epoch keys are kept: the longest time that their rounds may be open, plus a day."""
+    """Return the seconds for which a helper keeps an epoch key, the key of one round.
+
+    It is the longest time for which KEYS_AHEAD rounds may be open, since keys are made so far ahead, plus a day.
+    """
     federation = manifest.config.get("federation", {})
     try:
         given = msgspec.convert(federation, Federation, strict=False).closing or Closing()
@@ -167,7 +171,7 @@ def read_policy(path: Path | None) -> HelperPolicy:
 
 
 class Assistant(Participant):
-    """A helper that stays connected to a server; private halves of epoch keys are erased when they expire."""
+    """A helper that stays connected to a server; it erases private halves of epoch keys when they expire."""
 
     def __init__(self, address: Address, login: LoginCredentials, installation: HelperInstallation) -> None:
         super().__init__(address, login, self._create, ASSISTED)
@@ -191,7 +195,7 @@ class Assistant(Participant):
             if self._helper is None:  # no connection was made since the start
                 erase_expired_keys(self._installation.open_store(), time.time())
             else:
-                async with self._handling:  # no request may use the keys meanwhile
+                async with self._handling:  # no request uses the keys while they are erased
                     self._helper.helper.erase_expired()
             await asyncio.sleep(EXPIRY_PAUSE)
 
@@ -207,7 +211,7 @@ def create_assistant(
     mutual: bool,
     beacon: Path | None = None,
 ) -> Assistant:
-    """Return a helper ready to join; raise InputError if one of its files cannot be used."""
+    """Return a helper, not yet connected; raise InputError if one of its files cannot be used."""
     credentials = load_client_credentials(identity, utc_now())
     SignedRegistry.load(registry, credentials.authority)
     state.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,10 +1,12 @@
 """The state directory of a helper: values that it must keep, or must erase, across restarts.
 
-`values/` has one file for each private half of an epoch key and for the U3 of each index; an erased value is
-overwritten with zeros, and its file stays.  `boxes/` has the latest round's requests to open boxes, encrypted under the
-epoch key, which a restarted helper opens again.  `rounds` lists the rounds that were served.  Outside the directory,
-beside the key file, is another file: with the number of values, to detect that the directory was lost or restored from
-an older copy, and with the last epoch of each run for which a key was made, so that none is made twice.
+An epoch is one round of a run, and an epoch key is the helper's key for it.  `values/` has one file for the private
+half of each epoch key, and one for U3 (the clients in the sum) of each round index; an erased value is overwritten with
+zeros, and its file stays.  `boxes/` has the latest round's requests to open boxes, which are encrypted under the epoch
+key; a restarted helper opens them again.  `rounds` lists the rounds that were served.
+
+A further file is outside the directory, beside the helper's key file.  It has the number of values ever stored, by
+which a lost directory or an older copy is detected, and the last epoch of each run, so that no epoch gets a second key.
 """
 
 from dataclasses import dataclass, field
@@ -26,9 +28,9 @@ from dordis.errors import InputError, ParametersRefused
 from dordis.protocols.assisted.messages import OpenBoxes
 
 COUNT = ".count"
-"""Suffix of the file beside the key file, with the number of values ever stored and the last epochs."""
+"""Suffix of the file beside the key file, with the number of values ever stored and the last epoch of each run."""
 LOST = "lost"
-"""Name of the value that counts the values missing when an older copy was detected."""
+"""Name of the file with the number of values that were missing when older copies were detected."""
 _EPOCH, _SEPARATOR, _LENGTH = "epoch/", ".", 8
 DAY = timedelta(days=1)
 
@@ -36,9 +38,9 @@ DAY = timedelta(days=1)
 class FileHelperStore:
     """A `HelperStore` in files: values are on disk when a function returns, and erased values are zeros.
 
-    If there are fewer values than were counted, the directory is an older copy.  Then its epoch keys are erased,
-    because U3 may have been signed for their rounds, and the helper answers nothing until it shows keys for later
-    rounds.  No new key is made for an epoch up to the last one in the file outside the directory.
+    If there are fewer values than the file `count` states, the directory is an older copy.  Then its epoch keys are
+    erased, because the helper may have signed a U3 for their rounds that the copy lacks; the helper serves only rounds
+    with later keys.  No key is made for an epoch up to the last one in `count`.
     """
 
     def __init__(self, directory: Path, count: Path) -> None:
@@ -73,7 +75,10 @@ class FileHelperStore:
         return self._values.get(key)
 
     def claim(self, key: str, value: bytes) -> bytes:
-        """Return the value stored under the key; if none was ever stored, store the given one durably and return it."""
+        """Return the value under a name; if none was ever stored, store `value` durably and return it.
+
+        Return empty bytes if the value was erased, or if it is a key of a past epoch and is not in the directory.
+        """
         if key not in self._values:
             if self._is_past_epoch(key):
                 return b""
@@ -97,11 +102,11 @@ class FileHelperStore:
 
     @property
     def _size(self) -> int:
-        """Return the number of values that were ever stored, by the files of this directory."""
+        """Return the number of values that were ever stored: those in the directory, and those known to be lost."""
         return len(self._values) + self._lost
 
     def _is_past_epoch(self, key: str) -> bool:
-        """Tell whether a key may have been made for this epoch before the directory was lost."""
+        """Tell whether `key` names the key of an epoch not after the last recorded one, which may have had a key."""
         run, epoch = _split_epoch(key)
         return epoch is not None and epoch <= self._epochs.get(run, -1)
 
@@ -122,7 +127,7 @@ def _split_epoch(key: str) -> tuple[str, int | None]:
 
 
 def _read_count(path: Path) -> tuple[int, dict[str, int]]:
-    """Return the number of values ever stored, and the last epoch of each run; raise InputError if it is damaged."""
+    """Return the number of values ever stored, and the last epoch by run; raise InputError if the file is damaged."""
     if not path.exists():
         return 0, {}
     try:
@@ -168,7 +173,7 @@ class BoxJournal:
             self._known.update(new)
 
     def read(self) -> list[OpenBoxes]:
-        """Return the requests of the latest round; an incomplete last one, which was not answered, is left out."""
+        """Return the stored requests of the latest round, without an incomplete last one, which was not answered."""
         requests = []
         for path in sorted(self.directory.glob("*")):
             data = path.read_bytes()
@@ -203,7 +208,7 @@ class ServedRounds:
     path: Path
 
     def serve(self, round: bytes, now: datetime, most: int) -> None:
-        """Record a new round durably; raise beyond `most` in 24 hours. A known round is always served."""
+        """Record a new round durably; raise ParametersRefused beyond `most` in 24 hours.  A known round is accepted."""
         with AppendOnlyFile(self.path, PRIVATE).locked() as file:
             data = file.read()
             complete = data[: data.rfind(b"\n") + 1]
@@ -219,6 +224,6 @@ class ServedRounds:
 
 
 def check_rounds_a_day(recent: int, most: int) -> None:
-    """Raise ParametersRefused if the helper has served in as many new rounds in 24 hours as its policy allows."""
+    """Raise ParametersRefused if `recent`, the new rounds of the last 24 hours, has reached `most` of the policy."""
     if recent >= most:
         raise ParametersRefused(f"the helper's policy, line 'rounds_a_day', forbids this round: {recent} were served")

@@ -1,6 +1,7 @@
-"""Log lines for operators and owners, as text or JSON: UTC time, level, run and round; one line per client and round.
+"""Log lines for operators and owners, as text or JSON, with UTC time, level, run and round.
 
-A line with a run or a round (`extra={"run": ..., "round": ...}`) sets them for the lines after it, too.
+A line with a run or a round (`extra={"run": ..., "round": ...}`) sets them for later lines, too.  A client logs one
+line about each round (`ClientRoundLog`).
 """
 
 import _thread
@@ -37,7 +38,7 @@ class LineFormatter(logging.Formatter):
         self._lasting: dict[str, Any] = {}
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line; a traceback is added for unexpected errors only, in further lines or in a field."""
+        """Return the line; a traceback (none for malformed HTTP requests) follows in further lines or a JSON field."""
         fields = {name: getattr(record, name) for name in CONTEXT if hasattr(record, name)}
         self._lasting.update({name: fields[name] for name in LASTING if name in fields})
         fields = self._lasting | fields
@@ -67,7 +68,7 @@ def escape_control(text: str) -> str:
 def set_up_logging(*, quiet: bool, as_json: bool, stream: TextIO | None = None) -> None:
     """Log to a stream, by default standard error; if `quiet`, only warnings and errors.
 
-    A command whose standard output is lost is interrupted.
+    If the stream is standard output and cannot be written any more, the command is interrupted.
     """
     handler = (_OutputHandler if stream is sys.stdout else logging.StreamHandler)(stream or sys.stderr)
     handler.setFormatter(LineFormatter(as_json))
@@ -97,7 +98,7 @@ class ClientRoundLog:
         self._is_logged = True
 
     def begin(self, run: bytes, index: int) -> None:
-        """Record an invitation; after a reconnection the same one may come again."""
+        """Record an invitation; one that is repeated after a reconnection is ignored."""
         if self._fields == round_fields(run, index):
             return
         self.end()

@@ -17,11 +17,11 @@ from dordis.errors import MalformedMessage
 from dordis.protocol import Message
 
 VERSION = 5
-"""Version of these messages; `dordis.wire` has the version of the round's messages in them."""
+"""Version of the messages of this module; `wire.VERSION` is the version of a round's messages."""
 SUBPROTOCOL = f"dordis.{VERSION}.{wire.VERSION}"
 """Both versions, as the WebSocket handshake negotiates them."""
 VERSION_HEADER = "Dordis-Version"
-"""HTTP header with the server's versions, sent when it refuses a client's version."""
+"""HTTP header with both versions: in requests of visiting clients, and in the refusal of a client's version."""
 TOKEN_BYTES, MACHINE_BYTES, CHALLENGE_BYTES = 32, 16, 32
 
 _MAC_KEY_BYTES, _NONCE = 16, bytes(12)
@@ -38,7 +38,7 @@ class BodyInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_upload(cls, data: wire.Bulk, entropy: Callable[[int], bytes] = secrets.token_bytes) -> "BodyInfo":
-        """Return the announcement of an upload; its digest is a new key and an AES-GMAC, faster than SHA-256."""
+        """Return the announcement of an upload; its digest is a random key and an AES-GMAC, faster than SHA-256."""
         key = entropy(_MAC_KEY_BYTES)
         return cls(len(data), key + _mac(key, data))
 
@@ -82,14 +82,14 @@ class Hello(Message, frozen=True):
     machine: bytes
     """Random id of the client process, which tells a reconnection from a second client with the same identity."""
     run: bytes = b""
-    """The run that this process joined before, whose manifest need not be sent again; empty if none."""
+    """Id of the run that this process joined before, whose manifest need not be sent again; empty if none."""
 
     def __repr__(self) -> str:
         return "<Hello>"
 
 
 class Welcome(Message, frozen=True):
-    """Server to client: the log-in succeeded; client id, run, and the access token for later requests."""
+    """Server to client: the log-in succeeded; client id, run id, manifest, and the access token for later requests."""
 
     client: int
     run: bytes
@@ -110,7 +110,7 @@ class Request(Message, frozen=True):
 
 
 class Reply(Message, frozen=True):
-    """Client to server: the reply to a request; `body` announces a body that is uploaded."""
+    """Client to server: the reply to a request; `body` announces a body that the client uploads."""
 
     id: int
     frame: bytes
@@ -118,7 +118,7 @@ class Reply(Message, frozen=True):
 
 
 class Refusal(Message, frozen=True):
-    """Client to server: the client refuses a request; `error` is the name of the error."""
+    """Client to server: the client refuses a request; `error` is the class name of the error, or empty."""
 
     id: int
     error: str

@@ -1,6 +1,6 @@
-"""TLS of the server's connections, with counts of bytes and fragments to stop floods.
+"""TLS of the server's connections, with counts of bytes and of WebSocket fragments, to stop floods.
 
-Fragments of a WebSocket message without content are invisible above TLS.
+Fragments are counted here because aiohttp does not report those without content.
 """
 
 import asyncio
@@ -8,13 +8,13 @@ import ssl
 from typing import Any
 
 READ_AHEAD = 1 << 20
-"""Bytes that a connection may receive before a request is authorised or a message is taken."""
+"""Bytes allowed on a connection before a request is authorised, and on a control connection beyond its messages."""
 SHORT_FRAGMENT, MOST_FRAGMENTS = 1024, 256
-"""Length below which a fragment is short, and the largest number of them on a connection; clients send none."""
+"""Bytes below which a fragment is short, and most short fragments on a connection; dordis clients send none."""
 
 
 class FragmentCounter:
-    """Counts the short fragments of WebSocket messages in the bytes of a connection; aiohttp does not report them."""
+    """Counts the short fragments of WebSocket messages in the bytes of a connection."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -36,11 +36,14 @@ class FragmentCounter:
 
 
 class MeteredTLS(ssl.SSLObject):
-    """A TLS object that counts bytes and fragments, and logs the reason of failed handshakes; asyncio does neither."""
+    """A TLS object that counts received bytes and fragments, and ends the connection if there are too many."""
 
     received = 0
     allowed: float = READ_AHEAD
-    """Number of bytes after which the connection is cut; infinite as soon as a request has a valid token."""
+    """Received bytes beyond which the connection is cut; infinite after an authorised request.
+
+    On a control connection they stay limited (`Session.limit_bytes`).
+    """
     fragments: FragmentCounter | None = None
     """The fragment counter of a control connection; None for other connections."""
     is_flooded = False

@@ -1,6 +1,7 @@
 """Missed sums for visiting clients: one document per round, of which a client downloads the part that it lacks.
 
-A client with an earlier model of the run computes the present one from the sums since then, if they are shorter.
+A client with an earlier model of the run computes the present one from the sums of the rounds since then, if they are
+shorter than the model.
 """
 
 from collections.abc import Sequence
@@ -17,15 +18,15 @@ LENGTH_BYTES = 4
 
 @dataclass(frozen=True)
 class SumDocument:
-    """The recent sums of a run in order, and the offset of the sums after each model."""
+    """The recent sums of a run in order, encoded, and the offset of the first sum to apply to each earlier model."""
 
     data: bytes = b""
     starts: dict[bytes, int] = field(default_factory=dict)
-    """By digest of a model, the offset of the sum with which its client has to begin."""
+    """By digest of a model, the offset in `data` of the first sum to apply to it."""
 
     @classmethod
     def from_sums(cls, sums: Sequence[SendSum]) -> "SumDocument":
-        """Return the document of consecutive sums; each sum is applied to the model that the one before it gives."""
+        """Return the document of the sums of consecutive rounds; each sum is applied to the model that it names."""
         data, starts = bytearray(), dict[bytes, int]()
         for one in sums:
             starts[one.parameters.model] = len(data)
@@ -35,13 +36,13 @@ class SumDocument:
         return cls(bytes(data), starts)
 
     def since(self, digest: bytes) -> memoryview | None:
-        """Return the sums from the model with this digest to the present one; None if they are not in the document."""
+        """Return the sums that lead from the model with this digest to the present model; None if some are missing."""
         start = self.starts.get(digest)
         return None if start is None else memoryview(self.data)[start:]
 
 
 def read_sums(data: bytes) -> list[SendSum]:
-    """Return the sums in a download, in order; raise MalformedMessage if it is incomplete or has too many."""
+    """Return the sums in a download, in order; raise MalformedMessage if it is incomplete or has over MOST_REPLAYS."""
     sums, rest = list[SendSum](), memoryview(data)
 
     def take() -> memoryview:

@@ -40,7 +40,7 @@ POLL = 30.0
 TASK = "task.bin"
 """File with the signed task of the open round, which a restarted server publishes again."""
 LONGEST_FAREWELL, LOOK = 60.0, 0.05
-"""Longest time in seconds for clients to learn that the run is over, and the pause between two checks."""
+"""Longest time in seconds for clients to learn that the run is over, and the pause between two checks of this."""
 
 
 class OpenRounds:
@@ -83,7 +83,10 @@ class OpenRounds:
         )
 
     def available(self, index: int) -> Collection[ClientId]:
-        """Return the members, after the beacon and a quorum of helpers; the first time also wait a while for all."""
+        """Return the members that are not revoked, once the beacon is published and a quorum of helpers is connected.
+
+        The first call also waits for all helpers, for `deployment.wait` seconds at most.
+        """
         self._pauses.wait()
         wait_for_beacon(self._beacon, index if self._every_round else 0)
         revoked = self._authenticator.revoked_helpers()
@@ -96,7 +99,7 @@ class OpenRounds:
         return self._members - self._authenticator.revoked_members()
 
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
-        """Store the index of the round, and collect the helpers' keys."""
+        """Store the index of the round, and return the introductions of the helpers, with their keys for it."""
         info = invitation.invite.info
         self._store.record_index(info.index)
         log.info("the round begins", extra=round_fields(info.run, info.index))
@@ -106,7 +109,7 @@ class OpenRounds:
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
         """Publish the task, collect contributions until the round closes, and let the helpers open the sum."""
-        is_resumed = self._begun != agreed.parameters.index  # it was begun before a restart
+        is_resumed = self._begun != agreed.parameters.index  # the round was begun before a restart
         if is_resumed:
             self._server.perform(self._begin(agreed.parameters.index))
         self._agreed = agreed
@@ -130,7 +133,7 @@ class OpenRounds:
         return await self._server.exchange(requests)
 
     def _publish(self, agreed: AgreedRound, opening: Message) -> PublishedRound:
-        """Return the round as clients see it, with the task from before a restart or a new one."""
+        """Return the round as clients see it: with the stored task if the round is resumed, otherwise a new one."""
         invitation = agreed.invitation
         if invitation is None:
             raise MalformedMessage("a round without a list of clients is published with its invitation")
@@ -151,7 +154,7 @@ class OpenRounds:
         return self._extensible(published, known, agreed.parameters.n_min, self._closing.extensions)
 
     def _extensible(self, published: PublishedRound, task: RoundTask, least: int, left: int) -> PublishedRound:
-        """Return the round with up to `left` extensions, each made only while fewer than `least` clients have come."""
+        """Return the round with up to `left` extensions, each made only if fewer than `least` clients contributed."""
 
         def extend() -> PublishedRound | None:
             if not left or len(self._arrivals.clients) >= least:
@@ -166,7 +169,7 @@ class OpenRounds:
         return replace(published, extend=extend)
 
     def _sign(self, task: RoundTask) -> bytes:
-        """Return a task signed with the key of the server's certificate, and store it."""
+        """Sign a task with the key of the server's certificate; store and return the signed document."""
         credentials = self._authenticator.credentials
         document = sign_task(task, load_keys(credentials.key_file).tls, credentials.certificate)
         write_atomically(self._store.directory / TASK, document)
@@ -184,7 +187,10 @@ class OpenRounds:
 
 
 def say_farewell(visits: VisitEndpoint, poll: float) -> None:
-    """Answer visits until all known clients have learnt that the run is over, for at most two polling intervals."""
+    """Tell visiting clients that the run is over, until all that visited before know it.
+
+    This takes at most two polling intervals, and at most LONGEST_FAREWELL seconds.
+    """
     visits.end_run()
     end = time.monotonic() + min(LONGEST_FAREWELL, 2 * poll)
     while not visits.seen <= visits.told and time.monotonic() < end:

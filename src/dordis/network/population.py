@@ -51,9 +51,9 @@ from dordis.selection.selection import Selection
 log = logging.getLogger("dordis.network")
 
 SECRET = "selection.key"  # noqa: S105  the name of a file
-"""File with the 32 secret bytes from which the server draws clients, if the selection lets it."""
+"""File with the 32 secret bytes from which the server draws clients, with the selection 'uniform'."""
 ARRIVALS = "arrivals.bin"
-"""File of the contributions to the open round, where clients visit."""
+"""File of the contributions to the open round of an assisted run."""
 MOST_CHUNKS = 64
 SHARE_BYTES = 256
 """Largest size in bytes of one encrypted share for one peer, with its proof."""
@@ -68,7 +68,7 @@ class NetworkPopulation:
     authenticator: Authenticator
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     listening: Callable[[int], None] = lambda port: None
-    """Called with the port when clients can connect."""
+    """Called with the server's port as soon as clients can connect."""
     server: Server | None = None
     visits: VisitEndpoint | None = None
     deadlines: AdaptiveDeadlines | None = None
@@ -76,7 +76,7 @@ class NetworkPopulation:
     manifest: bytes = b""
     """Content of the manifest file, whose hash is the run id; empty before the run is stored."""
     arrivals: ArrivalStore = field(default_factory=ArrivalStore)
-    """Contributions to the open round, where clients visit."""
+    """Contributions to the open round of an assisted run."""
     receipts: Path | None = None
     """Directory of the run's receipts; None before the run is stored."""
 
@@ -116,7 +116,7 @@ class NetworkPopulation:
 
     @property
     def selection_seed(self) -> bytes:
-        """Return the secret from which the server draws clients, if the selection lets it."""
+        """Return the secret bytes from which the server draws clients, with the selection 'uniform'."""
         return self.secret
 
     def store(self, path: Path) -> None:
@@ -126,7 +126,7 @@ class NetworkPopulation:
         self.round_store = RoundStore(path, self.job.protocol.parameters)
         self.arrivals.open(path / ARRIVALS)
         self.manifest, self.receipts = (path / MANIFEST).read_bytes(), path / RECEIPTS
-        vars(self).pop("beacon", None)  # made again, from the first line that the manifest names
+        vars(self).pop("beacon", None)  # so that it is made again, with the manifest's first line
 
     def last_index(self) -> int:
         """Return the highest round index that clients were invited to; -1 if there is none."""
@@ -137,7 +137,7 @@ class NetworkPopulation:
         return "" if self.server is None else explain_exclusions(dict(self.server.exchange.exclusions))
 
     def refusals(self) -> tuple[ClientId, ...]:
-        """Return the clients that refused in the latest attempt, without slow and disconnected ones."""
+        """Return the clients that declined or were refused in the latest attempt, without slow or disconnected ones."""
         exclusions = {} if self.server is None else dict(self.server.exchange.exclusions)
         return tuple(sorted(u for u, reason in exclusions.items() if reason not in (TOO_SLOW, DISCONNECTED)))
 
@@ -149,7 +149,7 @@ class NetworkPopulation:
 
     @property
     def consents(self) -> tuple[str, ...]:
-        """Return clauses about what the run's owners must allow beyond the default policy."""
+        """Return one clause for each thing that the clients' owners must allow beyond the default policy."""
         return policy_for(self.job.design, self.job.protocol).consents
 
     def open(self, run: bytes, selection: Selection, counted: Mapping[Attendance, OwnerCharge]) -> RoundRunner:
@@ -211,14 +211,14 @@ class NetworkPopulation:
 
 
 class ResumableEngine(RoundEngine):
-    """A round engine that passes each round's machine to its exchange, which stores the sums of the machine."""
+    """A round engine that gives the server's state machine of each round to its exchange, which stores the sums."""
 
     def __init__(self, exchange: ResumableExchange, *arguments: Any, **options: Any) -> None:
         super().__init__(exchange, *arguments, **options)
         self._resumable = exchange
 
     def server(self, agreed: AgreedRound) -> RoundServer:
-        """Return the server's machine of a round."""
+        """Return the server's state machine of a round, which the exchange knows from then on."""
         self._resumable.begin_round(super().server(agreed), agreed.parameters)
         return self._resumable.machine
 
@@ -254,9 +254,9 @@ class NetworkRounds:
         )
 
     def available(self, index: int) -> Collection[ClientId]:
-        """Return the clients to invite, after waiting until enough are connected.
+        """Return the clients to invite, after the beacon of the round is published and enough clients are connected.
 
-        Before the first round it also waits, for a limited time, for all members.
+        The first call also waits for all members, for `deployment.wait` seconds at most.
         """
         self._pauses.wait()
         revoked = self._authenticator.revoked_members()
@@ -271,13 +271,13 @@ class NetworkRounds:
         return self._invite_slow_last(connected)
 
     def _invite_slow_last(self, connected: frozenset[ClientId]) -> frozenset[ClientId]:
-        """Return the connected clients without slow ones, if enough others are connected."""
+        """Return the connected clients without slow ones; with these if the others are fewer than the threshold."""
         quick = self._slow.without_resting(connected)
         self._invited = quick if len(quick) >= self._least else connected
         return self._invited
 
     def _note_clients(self) -> None:
-        """Record the clients that missed a deadline in the latest round, and store them with the connected clients."""
+        """Record the clients that missed a deadline in the latest round; write them and the connected ones to disk."""
         invited, self._invited = self._invited, frozenset()
         self._slow.end_round(invited, dict(self._server.exchange.late))
         status = ConnectedClients(tuple(sorted(self._server.connected())), self._slow.totals)
@@ -292,7 +292,10 @@ class NetworkRounds:
         return self._engine.gather(invitation, watch)
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
-        """Sum the updates; a round from before a restart is resumed when its clients have reconnected."""
+        """Sum the updates of a round.
+
+        A round from before a restart is resumed when its clients have reconnected, or after `deployment.wait` seconds.
+        """
         before = self._store.interrupted()
         if before is None or before.parameters != agreed.parameters:
             self._store.begin_round(agreed.as_interrupted())
@@ -314,7 +317,7 @@ CURES = {
     "ParticipationRefused": ("have no participations left", "end the run here: owners decide on more"),
     "ParametersRefused": ("refused by their owner's policy", "see their logs for the policy that refused"),
 }
-"""By reason of an exclusion: a clause about the clients, and advice for the operator."""
+"""By reason of an exclusion from a round: a clause about the excluded clients, and advice for the operator."""
 
 
 def explain_exclusions(exclusions: Mapping[ClientId, str]) -> str:
@@ -334,7 +337,7 @@ see the log of client 3'
 
 
 def largest_frame(job: Job) -> int:
-    """Return the size in bytes of the largest frame of a client, which has its encrypted shares for all peers."""
+    """Return the size in bytes of a client's largest frame, the one with its encrypted shares for all peers."""
     config, plan = job.config, job.design.example()
     chunks = MOST_CHUNKS if config.performance.chunks == "auto" else config.performance.chunks
     shared = 2 + max(len(noise.removable) for noise in plan.plans)

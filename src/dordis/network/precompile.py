@@ -1,4 +1,4 @@
-"""Compilation of a round's kernels before the first deadline begins."""
+"""Compilation of the numba kernels that a round uses, before the first deadline begins."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ DIM, BLOCK, BITS, SCALE, VARIANCE = 1000, 1024, 20, 64.0, 50
 
 
 def compile_kernels() -> ChunkOutput:
-    """Run a small round in memory with one dropout, which compiles all kernels of a round; return its output."""
+    """Compile all kernels of a round by running a small one in memory with one dropout; return its output."""
     grid = Grid(DIM, BLOCK, SCALE, BITS)
     mechanism = DSkellam(grid, 1.0, sensitivity(SCALE, 1.0, grid.padded).squared)
     parameters = agree_on(

@@ -1,6 +1,7 @@
 """The history of a run for its clients: the HTTP endpoint /receipts, and the client's reading of it.
 
-Visiting clients get the history with their next task.
+The history has the hash of every receipt of the run, and the whole receipts of the client's own rounds.  Visiting
+clients get it with their next task.
 """
 
 import asyncio
@@ -21,9 +22,9 @@ LARGEST_HISTORY = 1 << 28
 
 
 class ReceiptEndpoint:
-    """Shows a client the hashes of all receipts after an index, and the whole receipts of its own rounds.
+    """Sends a client the history of the run: hashes of all receipts, and the whole receipts of its own rounds.
 
-    Receipts that the client already has are shown by their hash only, because a long run has thousands.
+    Receipts that the client already has are sent as hashes only, because a long run has thousands.
     """
 
     def __init__(self, identify: Callable[[web.Request], int], directory: Path | None) -> None:
@@ -33,12 +34,12 @@ class ReceiptEndpoint:
         self._lock = threading.Lock()
 
     async def get(self, request: web.Request) -> web.Response:
-        """Return the history for a request /receipts?after=INDEX&known=INDEX."""
+        """Respond to /receipts?after=INDEX&known=INDEX with the history as JSON."""
         data = await self.encode(self._identify(request), request)
         return web.Response(body=data, content_type="application/json")
 
     async def encode(self, client: int, request: web.Request) -> bytes:
-        """Return the history that the query of a request asks for."""
+        """Return the history as JSON, for the indices `after` and `known` in the query of a request."""
         try:
             after, known = (int(request.query.get(name, "-1")) for name in ("after", "known"))
         except ValueError:
@@ -49,7 +50,7 @@ class ReceiptEndpoint:
             raise web.HTTPInternalServerError(text=str(error)) from None
 
     def history(self, client: int, after: int = -1, known: int = -1) -> list[Shown]:
-        """Return the history of the run for a client that has the receipts up to the index `known`.
+        """Return a client's history of the rounds after the index `after`; up to the index `known` it has hashes only.
 
         Raise LedgerDamaged if a receipt is damaged.
         """
@@ -63,7 +64,7 @@ class ReceiptEndpoint:
         ]
 
     def _refresh(self) -> None:
-        """Read new receipts, if the directory has changed."""
+        """Read the hashes of new receipts, if the directory has changed."""
         if self._directory is None or not self._directory.exists():
             return
         changed = self._directory.stat().st_mtime_ns
@@ -76,14 +77,14 @@ class ReceiptEndpoint:
 
     def _read_own(self, client: int, index: int) -> Receipt | None:
         """Return the receipt of a round; None if the client was not in the round."""
-        assert self._directory is not None  # noqa: S101  digests come from it
+        assert self._directory is not None  # noqa: S101  the digests were read from it
         path = self._directory / receipt_name(index)
         receipt = Receipt.from_bytes(path.read_bytes(), path.name)
         return receipt if client in receipt.clients else None
 
 
 async def read_history(response: ClientResponse) -> list[Shown]:
-    """Return the history in a response; raise MalformedMessage if it is too long or malformed."""
+    """Return the history in a response; raise MalformedMessage if it is malformed or above LARGEST_HISTORY."""
     response.raise_for_status()
     data = bytearray()
     async for piece in response.content.iter_any():
@@ -94,7 +95,7 @@ async def read_history(response: ClientResponse) -> list[Shown]:
 
 
 def decode_history(data: bytes) -> list[Shown]:
-    """Return a history; raise MalformedMessage if it cannot be read."""
+    """Return the history in JSON data; raise MalformedMessage if it is malformed."""
     try:
         return msgspec.json.decode(data, type=list[Shown])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -102,11 +103,11 @@ def decode_history(data: bytes) -> list[Shown]:
 
 
 def with_history(document: bytes, history: bytes) -> bytes:
-    """Return the body of a task with the history that its client asked for."""
+    """Return the body of a response to /task: the length of the signed task, the signed task, and the history."""
     return len(document).to_bytes(LENGTH_BYTES, "big") + document + history
 
 
 def split_history(body: bytes) -> tuple[bytes, list[Shown]]:
-    """Return the document of a task and the history behind it."""
+    """Return the signed task and the history in a body made by `with_history`."""
     end = LENGTH_BYTES + int.from_bytes(body[:LENGTH_BYTES], "big")
     return body[LENGTH_BYTES:end], decode_history(body[end:])

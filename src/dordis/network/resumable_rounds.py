@@ -45,11 +45,11 @@ _GATHERING = {name for name in vars(invitation) if isinstance(vars(invitation)[n
 _GARBLED = wire.encode(Garbled())
 
 Stage = tuple[str, int]
-"""Type name of a request, and its chunk."""
+"""Type name of a request, and its chunk, or SETUP if it has none."""
 
 
 class CompletedStage(msgspec.Struct, frozen=True):
-    """The frames of all replies of a stage; for uploads also their packed sum."""
+    """The frames of all replies of a stage by client; of a stage of uploads also the sum of their vectors, in bytes."""
 
     replies: dict[int, bytes]
     total: bytes = b""
@@ -58,7 +58,7 @@ class CompletedStage(msgspec.Struct, frozen=True):
 class RoundStore:
     """The server's state of the open round, stored so that a restarted server can resume it.
 
-    `parameters` is the type of the protocol's parameters.
+    `parameters` is the class of the protocol's parameters, as which stored ones are decoded.
     """
 
     def __init__(self, path: Path, parameters: type[Parameters]) -> None:
@@ -119,7 +119,10 @@ class RoundStore:
         return self._row("SELECT stage FROM answered WHERE chunk = ?", (chunk,)) is not None
 
     def record_disclosure(self, stage: Stage, requests: Requests) -> None:
-        """Store the digest of requests that disclose a sum, before they are sent; raise if different ones were sent."""
+        """Store the digest of requests for a disclosure before they are sent.
+
+        Raise ProtocolError if different requests were stored for this stage before.
+        """
         digest = digest_requests(requests)
         row = self._row("SELECT digest FROM disclosed WHERE stage = ? AND chunk = ?", stage)
         if row is not None:
@@ -171,7 +174,7 @@ def _delete_all(database: sqlite3.Connection) -> None:
 
 
 def digest_requests(requests: Requests) -> bytes:
-    """Return the hash of the requests to all clients, with their bulk."""
+    """Return the hash of the requests to all clients, including their bulk fields."""
     encoded: dict[int, bytes] = {}
     parts: Mapping[int, bytes] = {
         int(u): encoded.setdefault(id(request), ENCODER.encode(request)) for u, request in sorted(requests.items())
@@ -180,14 +183,17 @@ def digest_requests(requests: Requests) -> bytes:
 
 
 def check_same_disclosure(stored: bytes, digest: bytes) -> None:
-    """Raise ProtocolError if a chunk would be disclosed for a second set of survivors, which could isolate a client."""
+    """Raise ProtocolError if a chunk would be disclosed for a second set of survivors.
+
+    The difference of two such sums could reveal the update of one client.
+    """
     if stored != digest:
         raise ProtocolError("this chunk was disclosed by other requests before: the round is not continued")
 
 
 @dataclass(frozen=True)
 class _StoredUpload:
-    """The part of an upload that is stored until the sum of its chunk is complete."""
+    """The frame of a reply, and the size of its vector in bytes: kept in memory until the stage is stored."""
 
     frame: bytes
     size: int
@@ -195,24 +201,24 @@ class _StoredUpload:
 
 @dataclass
 class ResumableExchange:
-    """An exchange that replays completed stages from the store, and stores a stage before the next request."""
+    """An exchange that replays completed stages from the store, and stores each stage before it requests the next."""
 
     exchange: NetworkExchange
     store: RoundStore
     _machine: RoundServer | None = None
     _bits: int = 0
     _uploads: dict[int, tuple[str, dict[ClientId, _StoredUpload]]] = field(default_factory=dict)
-    """By chunk whose sum is not stored yet: the stage of its uploads, and the replies."""
+    """By chunk whose sum is not stored yet: the type name of the upload request, and the replies."""
 
     @property
     def machine(self) -> RoundServer:
-        """Return the machine of the open round; raise if there is none."""
+        """Return the server's state machine of the open round; raise InputError if no round is open."""
         if self._machine is None:
             raise InputError("no round is open: call begin_round first")
         return self._machine
 
     def begin_round(self, machine: RoundServer, parameters: Parameters) -> None:
-        """Set the machine of a new round, from which the sums of chunks are read."""
+        """Set the server's state machine of a round, from which the sums of chunks are read."""
         self._machine, self._bits = machine, parameters.bits
         self._uploads.clear()
 
@@ -222,7 +228,7 @@ class ResumableExchange:
         if request is None or type(request).__name__ in _GATHERING:
             return await self.exchange(requests)
         stage = (type(request).__name__, getattr(request, "chunk", SETUP))
-        if request.ahead:  # it prepares uploads, which may have arrived already
+        if request.ahead:  # it prepares uploads; not needed if a stage of the chunk is complete
             return () if self.store.has_completed_stage(stage[1]) else await self.exchange(requests)
         self._store_sum(stage[1])
         completed = self.store.completed_stage(stage)
@@ -234,7 +240,7 @@ class ResumableExchange:
         return self._store_replies(stage, request, await self.exchange(requests))
 
     def _store_replies(self, stage: Stage, request: Message, replies: Replies) -> Iterator[tuple[ClientId, Message]]:
-        """Yield replies, then store them; uploads are stored later, as their sum."""
+        """Yield replies, then store them; the vectors of uploads are stored later, as their sum (`_store_sum`)."""
         taken: dict[ClientId, _StoredUpload] = {}
         for u, reply in replies:
             taken[u] = _StoredUpload(wire.encode(reply), len(wire.bulk_of(reply)))
@@ -246,7 +252,10 @@ class ResumableExchange:
             self.store.complete_stage(stage, CompletedStage(frames))
 
     def _store_sum(self, chunk: int) -> None:
-        """Store the sum of a chunk when its uploads are complete, with the survivors and the senders of garbage."""
+        """Store the sum of a chunk when its uploads are complete, with the frames of the survivors.
+
+        A client that was blamed for a malformed upload is stored with the mark of a malformed reply.
+        """
         if chunk not in self._uploads:
             return
         name, uploads = self._uploads.pop(chunk)
@@ -260,9 +269,9 @@ class ResumableExchange:
         self.store.complete_stage((name, chunk), CompletedStage(frames, data))
 
     def _replay(self, request: Message, completed: CompletedStage) -> Iterator[tuple[ClientId, Message]]:
-        """Yield stored replies; the first upload has the sum of all of them, the others are zero.
+        """Yield stored replies; of uploads, the first has the sum of all vectors as its vector, the others have zeros.
 
-        Garbage is yielded as garbage again, so that its sender is blamed again.
+        A malformed reply is yielded as `Garbled` again, so that its sender is blamed again.
         """
         zero = bytes(len(completed.total))
         for place, (u, frame) in enumerate(completed.replies.items()):

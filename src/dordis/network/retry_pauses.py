@@ -17,14 +17,14 @@ class RetryPauses:
         self._first, self._sleep, self._attempts = first, sleep, 0
 
     def wait(self) -> None:
-        """Wait if the last attempt at the current round failed."""
+        """Wait if an attempt at the current round has failed; longer after each further failure."""
         if self._attempts:
             seconds = min(self._first * 2 ** (self._attempts - 1), LONGEST_RETRY_PAUSE)
             log.info("the round is tried again in %g s", seconds)
             self._sleep(seconds)
 
     def start_attempt(self) -> None:
-        """Record that an attempt begins."""
+        """Record that an attempt at the current round begins."""
         self._attempts += 1
 
     def end_round(self) -> None:

@@ -51,7 +51,7 @@ HEARTBEAT = 20.0
 LARGEST_HELLO = 8192
 """Largest size of a frame before log-in, in bytes."""
 FRAMES = (WSMsgType.BINARY, WSMsgType.TEXT, WSMsgType.PING, WSMsgType.PONG)
-"""Types of frames that do not end a client's connection."""
+"""Types of WebSocket frames that the server handles; any other type ends the connection."""
 POLICY_VIOLATION = 1008
 """WebSocket close code for a refused client."""
 BAN = 60.0
@@ -67,7 +67,7 @@ CUT_TIMEOUT = 0.05
 class Server:
     """A server and its exchange with connected clients, on an event loop in its own thread.
 
-    Clients receive the `manifest` at log-in; its hash is the id of the `run`.  `largest_frame` bounds their frames.
+    Clients receive the `manifest` at log-in; its hash is the run id, `run`.  `largest_frame` bounds a client's frames.
     `receipts` is the directory of the run's receipts, which clients compare with their own.  With `visits`, clients
     make single requests, and only helpers stay connected.
     """
@@ -124,9 +124,9 @@ class Server:
         self.perform(self._listen(listener))
 
     def stop(self, *, run_over: bool = False, reason: str = "") -> None:
-        """Tell clients that the server stops, and whether the run is over or why it stops; close all connections.
+        """Tell clients that the run is over, or the `reason` why the server stops earlier; close all connections.
 
-        If the run is over, disconnected clients have a few seconds to reconnect and learn it.
+        If the run is over, disconnected clients first have FAREWELL seconds to reconnect, so that they are told.
         """
         if run_over:
             self._sessions.wait(self._seen.issubset, FAREWELL)
@@ -169,7 +169,7 @@ class Server:
         self._expiry = asyncio.ensure_future(watch.watch(lambda: self._authenticator.credentials.certificate))
 
     def _is_authorised(self, request: web.Request) -> bool:
-        """Tell whether a request has a valid token, or is a member's visit."""
+        """Tell whether a request has a valid access token, or comes from a visiting member."""
         return self._tokens.is_valid(request) or (self._visits is not None and self._visits.recognise(request))
 
     async def _close(self, farewell: Shutdown) -> None:
@@ -198,7 +198,7 @@ class Server:
         return session is not None
 
     async def _login(self, request: web.Request) -> web.StreamResponse:
-        """Handle a log-in, with small frames only; a client that succeeds gets an access token."""
+        """Handle a log-in, with frames up to LARGEST_HELLO; an authenticated client gets an access token."""
         check_version(request.headers)
         socket = web.WebSocketResponse(
             protocols=(SUBPROTOCOL,), autoping=False, max_msg_size=LARGEST_HELLO, compress=False
@@ -214,7 +214,7 @@ class Server:
         return socket
 
     async def _authenticate(self, request: web.Request, socket: web.WebSocketResponse) -> Welcome:
-        """Send a challenge, and return the welcome of the client that answers it; raise LoginRefused otherwise."""
+        """Send a challenge; return the Welcome message for the client that answers it, or raise LoginRefused."""
         challenge = secrets.token_bytes(CHALLENGE_BYTES)
         await socket.send_bytes(wire.encode(Challenge(challenge)))
         hello = wire.decode(await socket.receive_bytes(), Hello, LARGEST_HELLO)
@@ -229,7 +229,7 @@ class Server:
         return Welcome(client, self._run, manifest, self._tokens.issue(client, hello.machine, shown))
 
     async def _end_dead_session(self, client: ClientId, machine: bytes) -> None:
-        """End a client's session at its log-in from another process, if the old connection answers no ping."""
+        """End the session of a client that logs in from another process, if the old connection answers no ping."""
         session = self._sessions.get(client)
         if session is None or session.machine == machine or await session.answers_ping():
             return
@@ -320,7 +320,7 @@ class Server:
 
 
 def check_version(headers: Mapping[str, str]) -> None:
-    """Raise HTTP 426, with this server's versions, unless the client has the same versions."""
+    """Raise HTTP 426, with this server's SUBPROTOCOL, unless the client offers the same."""
     offered = [name.strip() for name in headers.get("Sec-WebSocket-Protocol", "").split(",")]
     if SUBPROTOCOL not in offered:
         log.warning("refused a client of another version: %s", ", ".join(offered)[:80])

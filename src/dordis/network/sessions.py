@@ -20,7 +20,7 @@ PING_TIMEOUT = 3.0
 MOST_CONTROL_FRAMES, CONTROL_FRAMES_PER_SECOND = 64, 4.0
 """Largest burst of pings and pongs of a client, and the rate allowed after it; honest clients send few a minute."""
 FRAMING = 64
-"""Allowed overhead of a message on its connection in bytes, plus a quarter of its length: proxies may fragment it."""
+"""Bytes of overhead that a message may have beside a quarter of its length, because proxies may fragment it."""
 
 _TOKEN = re.compile(rf"[0-9a-f]{{{2 * TOKEN_BYTES}}}")
 
@@ -80,7 +80,7 @@ def client_certificate(request: web.Request) -> bytes | None:
 
 
 def is_bound_to(holder: TokenHolder, request: web.Request) -> bool:
-    """Tell whether a request's connection shows the certificate for which its token was issued, if any."""
+    """Tell whether a request's connection shows the holder's certificate; True if the holder showed none at log-in."""
     return holder.certificate is None or holder.certificate == client_certificate(request)
 
 
@@ -97,7 +97,7 @@ class FrameLimit:
         self._left, self._last = float(most), 0.0
 
     def count(self, now: float) -> None:
-        """Count a frame; raise ProtocolError if the rate is too high."""
+        """Count a control frame that arrives at time `now`; raise ProtocolError if the rate is too high."""
         self._left = min(self._most, self._left + self._per_second * max(0.0, now - self._last)) - 1
         self._last = now
         check_not_flooding(self._left)
@@ -130,7 +130,7 @@ class Session:
                 await self.socket.send_bytes(await self.outgoing.get())
 
     def limit_bytes(self, largest_frame: int) -> None:
-        """From now on cut the connection at short fragments, or at more bytes than its messages may have."""
+        """From now on limit short fragments and bytes that belong to no message; beyond, the connection is cut."""
         self.tls = metered_tls(self.transport)
         if self.tls is not None:
             self.tls.allowed = self.tls.received + largest_frame * 5 // 4 + READ_AHEAD
@@ -196,7 +196,10 @@ class Sessions:
             return frozenset(self._sessions)
 
     def add(self, session: Session) -> Session | None:
-        """Register a client's session; return the replaced one. Raise LoginRefused if another machine is connected."""
+        """Register a client's session; return the one that it replaces, or None.
+
+        Raise LoginRefused if the client is connected from another process.
+        """
         self.check_not_in_use(session.client, session.machine)
         replaced = self._sessions.get(session.client)
         with self._change:
@@ -214,7 +217,7 @@ class Sessions:
         return current
 
     def check_not_in_use(self, client: ClientId, machine: bytes) -> None:
-        """Raise LoginRefused if the client is connected from another machine."""
+        """Raise LoginRefused if the client is connected from another process, by its id `machine`."""
         session = self._sessions.get(client)
         if session is not None and session.machine != machine:
             raise LoginRefused(

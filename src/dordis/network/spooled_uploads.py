@@ -1,7 +1,7 @@
-"""Incomplete contributions: each is spooled to a temporary file, and interrupted ones are kept for a while.
+"""Incomplete contributions of visiting clients: each is spooled to a temporary file, so that it can be resumed.
 
-Every file takes a descriptor of the server's process.  The last MOST_KEPT interrupted uploads are kept; older ones have
-to begin again.
+Every file takes a descriptor of the server's process, so only the last MOST_KEPT interrupted uploads are kept; older
+ones have to begin again.
 """
 
 import tempfile
@@ -16,7 +16,7 @@ from dordis.network.uploads import STALL, LeastRate, discard_file
 from dordis.protocol import ClientId, Message
 
 LENGTH_BYTES, LARGEST_FRAME = 4, 1 << 16
-"""A body is the length of the frame, the frame, and the vector: bytes of the length, and largest size of the frame."""
+"""Bytes of the frame's length, and largest frame in bytes: a contribution is this length, the frame, and the vector."""
 MOST_KEPT = 256
 """Largest number of interrupted uploads that are kept, of all clients together."""
 
@@ -31,7 +31,7 @@ class SpooledUpload:
     is_receiving: bool = False
 
     async def receive(self, request: web.Request) -> None:
-        """Append the body of a request; raise TimeoutError if it stalls, OSError if the disk is full."""
+        """Append the body of a request to the file; raise TimeoutError if it stalls, OSError if the disk is full."""
         async with LeastRate(STALL) as rate:
             async for piece in request.content.iter_any():
                 if self.received + len(piece) > self.size:
@@ -75,7 +75,7 @@ class SpooledUploads:
         return upload
 
     def drop(self, client: ClientId) -> None:
-        """Drop the incomplete upload of a client; if it is being received, its file stays open until that ends."""
+        """Drop the incomplete upload of a client; if it is being received, `close_forgotten` closes its file later."""
         upload = self._uploads.pop(client, None)
         if upload is not None and not upload.is_receiving:
             upload.close()

@@ -56,7 +56,7 @@ def sign_task(task: RoundTask, key: TlsKey, certificate: x509.Certificate) -> by
 
 
 def read_task(document: bytes, authority: x509.Certificate, now: datetime) -> RoundTask:
-    """Return the task in a document; raise unless it is signed by a server that the authority certified."""
+    """Return the task in a signed document; raise unless a server that the authority certified has signed it."""
     signed = wire.decode(document, SignedTask, LARGEST_TASK)
     certificate = certificates.from_der(signed.certificate)
     certificates.check_issued_by(certificate, authority)
@@ -77,7 +77,7 @@ def check_task_signed(certificate: x509.Certificate, signed: SignedTask) -> None
 
 
 def opening_of(task: RoundTask, protocol: SummingProtocol) -> Opening:
-    """Return the request that opens the summing protocol; raise MalformedMessage if the task has another message."""
+    """Return the request in a task that opens the summing protocol; raise MalformedMessage if it is another message."""
     kinds = [kind for kind in protocol.requests if issubclass(kind, Opening)]
     if len(kinds) != 1:
         raise MalformedMessage(f"the protocol '{protocol.name}' has no single opening request")
@@ -85,7 +85,7 @@ def opening_of(task: RoundTask, protocol: SummingProtocol) -> Opening:
 
 
 def task_tag(document: bytes) -> str:
-    """Return the HTTP entity tag of a document, by which a client recognises a known task."""
+    """Return the HTTP entity tag of a signed task, by which the server recognises that a client has it."""
     return f'"{hashlib.sha256(document).hexdigest()}"'
 
 

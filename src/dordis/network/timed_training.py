@@ -4,9 +4,9 @@ A client replies `train_seconds` after `Train`, never earlier: otherwise a malic
 the training time depends on the data.  Late training gives a zero update; the client does not wait for the
 application's thread.
 
-With records as the unit of privacy, a late sum is not replaced by zero, because one slow record would remove all
-others.  Then the client replies after a multiple of `train_seconds`, and joins only if three times the longest batch
-fits.
+With records as the unit of privacy, a late sum of gradients is not replaced by zero, because one slow record would
+remove all others.  Instead the client replies after a multiple of `train_seconds`.  It joins only if `train_seconds` is
+at least three times the measured time of the largest batch.
 """
 
 import logging
@@ -39,7 +39,10 @@ log = logging.getLogger("dordis.network")
 Wait = Callable[[float], object]
 """Waits for the given seconds, or until the client is stopped."""
 LEAST_WINDOW, WINDOW_PER_COORDINATE = 0.05, 5e-8
-"""Seconds of an encoding window, constant part and part per coordinate: several times the usual encoding time."""
+"""Seconds of an encoding window: a constant, and a part per coordinate; several times the usual encoding time.
+
+An encoding takes a whole number of windows.
+"""
 
 
 class OwnerLog:
@@ -54,7 +57,7 @@ class OwnerLog:
         log.error("%s", message)
 
     def summarise(self) -> None:
-        """Log how often the application failed; nothing if it never did."""
+        """Log how often the application failed or was late, if ever."""
         if self.count:
             log.error(
                 "the application failed or was late %d times, so that updates may have been zero: see the errors above",
@@ -79,16 +82,16 @@ class TimedTraining(ZeroOnFailure):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dordis-application")
 
     def train(self, what: str, work: Callable[[], Result]) -> Result | None:
-        """Return the update after `train_seconds`; None if training failed or is not finished."""
+        """Return the update, `train_seconds` after the call; None if training failed or is not finished then."""
         due = self._clock() + self._seconds
         begun = self._submit(what, work)
-        wait_out(due - self._clock(), self._wait)  # measured from before the thread was started
+        wait_out(due - self._clock(), self._wait)  # `due` includes the time to start the thread
         done = begun.done()
         finished = done and begun.exception() is None
         update = begun.result() if finished else None
         self._note(what, "" if update is not None else FAILED if done else LATE)
         if not finished:
-            begun.cancel()  # has an effect only if the training has not begun, behind an earlier one
+            begun.cancel()  # works only if the training still waits for an earlier one
             self._tell_owner(
                 f"{what} was not finished after {self._seconds:g} seconds, so its update is zero: agree on a larger "
                 "deployment.train_seconds (under Flower dordis-train-seconds), or train less"
@@ -96,7 +99,7 @@ class TimedTraining(ZeroOnFailure):
         return update
 
     def sum_records(self, what: str, work: Callable[[], Result]) -> Result:
-        """Return the sum after `train_seconds`, or after a multiple of it if the machine is very slow."""
+        """Return the sum over the sampled records after `train_seconds`, or after a multiple of it if slow."""
         due = self._clock() + self._seconds
         begun = self._thread.submit(work)
         wait_out(due - self._clock(), self._wait)
@@ -112,7 +115,10 @@ class TimedTraining(ZeroOnFailure):
         return begun.result()
 
     def encode(self, what: str, work: Callable[[], Result], dim: int) -> Result | None:
-        """Return the result after a multiple of the window: the number of rounding attempts depends on the data."""
+        """Return the encoded update after a whole number of encoding windows.
+
+        The exact time would reveal the number of rounding attempts, which depends on the data.
+        """
         start = self._clock()
         encoded = super().encode(what, work, dim)
         window = LEAST_WINDOW + WINDOW_PER_COORDINATE * dim

@@ -126,7 +126,7 @@ class Visitor:
         self._joined, self._tag = None, ""
 
     def _note(self, event: str) -> None:
-        """Log why this client gets no task; a repeated reason is logged once."""
+        """Log why this client gets no task or cannot upload; a repeated reason is logged once."""
         if event != self._event:
             log.warning("%s", event)
             self.events(event)
@@ -135,7 +135,7 @@ class Visitor:
     # One round
 
     async def _visit(self) -> bool:
-        """Look for a new task, and contribute to its round; tell whether a contribution was accepted."""
+        """Fetch a new task, if there is one, and contribute to its round; tell whether a contribution was accepted."""
         fetched = await self._fetch_task()
         if fetched is None:
             return False
@@ -146,7 +146,7 @@ class Visitor:
             self._note(f"the task of {self._address} is refused, and looked at again later: {error}")
             return False
         info, before = task.invite.info, self._joined
-        client = await self._client(task)  # raises before anything is answered if the owner refuses the run
+        client = await self._client(task)  # raises, before anything is sent, if the owner refuses the run
         await self._check_history(client, info.run, shown if before and before[0] == info.run else None)
         self._note_contact()
         self._rounds.begin(info.run, info.index)
@@ -176,9 +176,9 @@ class Visitor:
         self.events("")
 
     async def _fetch_task(self) -> tuple[bytes, list[Shown] | None] | None:
-        """Return the signed task of the open round, and the history of a run that this client has joined.
+        """Return the signed task of the open round, and the run's history, which is None before this client joins.
 
-        Return None if there is no task, or none that is new.
+        Return None if no round is open for this client, or it has finished the task.  Raise RunOver if the run is over.
         """
         self._requests.connected = ConnectedTime()
         headers, path = {"If-None-Match": self._tag} if self._tag else {}, "/task"
@@ -194,9 +194,10 @@ class Visitor:
         return split_history(body) if asks else (body, None)
 
     async def _check_history(self, client: Client, run: bytes, shown: list[Shown] | None) -> None:
-        """Raise HistoryContradicted if the server's history does not fit what this client kept of the run.
+        """Raise HistoryContradicted if the server's history contradicts the receipts and notes that this client stored.
 
-        A history that did not come with the task is fetched whole, if this client was in a round before.
+        `shown` is the history that came with the task; if None, the whole history is fetched, provided that this
+        client attended a round of the run before.
         """
         if self._receipts is None:
             return
@@ -211,7 +212,7 @@ class Visitor:
         await self._in_worker(compare)
 
     async def _client(self, task: RoundTask) -> Client:
-        """Return the client of the task's run; its manifest is fetched once per run."""
+        """Return the client's state machine for the task's run; the manifest is fetched once per run."""
         run = task.invite.info.run
         if self._joined is None or self._joined[0] != run:
             async with self._requests.request("GET", "/manifest") as response:
@@ -222,7 +223,10 @@ class Visitor:
         return self._joined[1]
 
     async def _contribution(self, client: Client, task: RoundTask) -> Message:
-        """Return the contribution, after acceptance, model and training; a restored round is continued."""
+        """Accept the invitation, take the model, train, and return the contribution; a restored round is continued.
+
+        Raise Aborted if the client is not selected.
+        """
         accepted = await self._in_worker(client.handle, task.invite)
         if not isinstance(accepted, Accepted) or not accepted.selected:
             raise Aborted("this client is not selected for the round")
@@ -234,13 +238,13 @@ class Visitor:
         return contribution
 
     async def _take_model(self, client: Client, task: RoundTask, accepted: Accepted) -> None:
-        """Give the client the model of the round if it lacks the model, by missed sums if possible."""
+        """Give the client the model of the round, unless it has this model; by missed sums if possible."""
         if not accepted.has_model and not await self._catch_up(client, task, accepted.holds):
             for offset, piece in (await self._model(task)).pieces():
                 await self._in_worker(client.handle, SendModel(offset, piece))
 
     async def _catch_up(self, client: Client, task: RoundTask, held: bytes | UnsetType) -> bool:
-        """Compute the model from the client's last model and missed sums; tell whether that succeeded."""
+        """Compute the round's model from missed sums and the client's model of digest `held`; tell if it succeeded."""
         if held is UNSET:
             return False
         invite, reached = task.invite, held
@@ -249,7 +253,7 @@ class Visitor:
         except aiohttp.ClientResponseError as error:
             if error.status != NOT_FOUND:
                 raise
-            return False  # the model is shorter, or the sums are not kept any more
+            return False  # the server does not have the sums since that model
         missed = read_sums(data)
         for one in missed:
             used: SumUsed = await self._in_worker(client.handle, one)
@@ -262,7 +266,7 @@ class Visitor:
         return True
 
     async def _model(self, task: RoundTask) -> ModelBytes:
-        """Return the model of a round, downloaded."""
+        """Download and return the model of a round."""
         invite = task.invite
         data = await self._requests.download(f"/model/{invite.model.hex()}", invite.model_bytes, invite.model_bytes)
         return ModelBytes.read(invite.dtype, data)

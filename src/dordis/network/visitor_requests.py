@@ -1,4 +1,4 @@
-"""The requests of a visiting client: downloads that resume, and a contribution that is repeated until it is decided.
+"""The requests of a visiting client: downloads that resume, and a contribution, repeated until accepted or refused.
 
 Each request has its own connection, which is closed after the response.
 """
@@ -52,7 +52,7 @@ class ConnectedTime:
 
 
 class VisitorRequests:
-    """The requests of one client to one server; `note` receives the reason while a contribution has not arrived."""
+    """The requests of one client to one server; `note` is called with the reason when an upload is interrupted."""
 
     def __init__(self, address: Address, credentials: LoginCredentials, note: Callable[[str], None]) -> None:
         self._address, self.credentials, self._note = address, credentials, note
@@ -70,7 +70,7 @@ class VisitorRequests:
                 async with self.request("GET", path, headers=headers) as response:
                     size = response.content_length if size is None else size
                     await _append(response, data, limit)
-                if size is None or len(data) < size:  # counted: a server could have a client ask for ever
+                if size is None or len(data) < size:  # a failed attempt, or a server could repeat it forever
                     raise aiohttp.ClientPayloadError("the server sent only a part of a download")
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 attempt += 1
@@ -80,7 +80,7 @@ class VisitorRequests:
         return bytes(data)
 
     async def put(self, index: int, contribution: Message) -> bool:
-        """Upload a contribution, repeatedly if necessary; return True if it was accepted, False if it was too late."""
+        """Upload a contribution; return True when it is accepted, False if too late; raise ProtocolError if refused."""
         frame = wire.encode(contribution)
         body = b"".join((len(frame).to_bytes(LENGTH_BYTES, "big"), frame, wire.bulk_of(contribution)))
         path, offset, pause = f"/contributions/{index}", 0, FIRST_PAUSE
@@ -93,7 +93,7 @@ class VisitorRequests:
                     log.warning("the contribution came too late: the round was closed")
                     return False
                 check_not_refused(status)
-                if status != RANGE_NOT_SATISFIABLE:  # that one says where to continue
+                if status != RANGE_NOT_SATISFIABLE:  # HTTP 416 has the offset to continue from
                     offset = await self._offset(path, len(body))
             except ServerBusy as busy:
                 pause = busy.seconds
@@ -151,7 +151,10 @@ class VisitorRequests:
 
 
 async def check_admitted(response: ClientResponse, method: str) -> None:
-    """Raise LoginRefused for another version or a refused client, ServerBusy for HTTP 503, or a GET's own error."""
+    """Raise LoginRefused if version or client is refused, ServerBusy for HTTP 503, ClientError for a redirect.
+
+    For a GET also raise ClientError for any other HTTP error, except GONE.
+    """
     check_not_busy(response.status, response.headers)
     if response.status == 426:
         theirs = response.headers.get(VERSION_HEADER, "another version")
@@ -179,7 +182,7 @@ async def read_body(response: ClientResponse, limit: int) -> bytes:
 
 
 async def _append(response: ClientResponse, data: bytearray, limit: int) -> None:
-    """Append the body of a response to data; raise MalformedMessage if they are longer than `limit` then."""
+    """Append the body of a response to `data`; raise MalformedMessage if `data` becomes longer than `limit`."""
     async with LeastRate(STALL) as rate:
         async for piece in response.content.iter_any():
             data += piece

@@ -42,7 +42,7 @@ log = logging.getLogger("dordis.network")
 
 PATHS = ("/task", "/manifest", "/model/", "/sums/", "/receipts", "/contributions/")
 INDEX_HEADER, OFFSET_HEADER = "Dordis-Index", "Upload-Offset"
-"""HTTP headers: the next index that a late client may contribute to, and the bytes of an upload that have arrived."""
+"""HTTP headers: the next round index that a late client may contribute to, and the bytes of an upload that arrived."""
 ACCEPTED, CONFLICT, GONE, UNPROCESSABLE, BUSY = 204, 409, 410, 422, 503
 """HTTP status of a contribution: accepted, another one was accepted before, too late, refused, try again later."""
 
@@ -66,14 +66,14 @@ class PublishedRound:
     largest: int
     """Largest size of a contribution in bytes."""
     sums: SumDocument = field(default_factory=SumDocument)
-    """The missed sums by which earlier models become this one."""
+    """The recent sums, by which clients with an earlier model compute this round's model."""
     extend: Callable[[], "PublishedRound | None"] = lambda: None
-    """Returns the round with a later closing time if too few clients have contributed; None if it closes now."""
+    """Returns the round with a later closing time if too few clients have contributed; None if the round closes now."""
 
 
 @dataclass(eq=False)
 class Visit:
-    """A complete contribution that waits for admission, and the future of its HTTP status."""
+    """A complete contribution that waits for admission, and a future that is set to its HTTP status."""
 
     client: ClientId
     upload: SpooledUpload
@@ -83,7 +83,7 @@ class Visit:
 class VisitEndpoint:
     """The HTTP endpoints /task, /manifest, /model/{digest}, /sums/{digest}, /receipts and /contributions/{index}.
 
-    `store` has the contributions of the latest round, the directory `receipts` those of finished rounds.
+    `store` has the contributions to the latest round; the directory `receipts` has the receipts of finished rounds.
     Contributions are admitted in the thread that runs the round.
     """
 
@@ -119,7 +119,7 @@ class VisitEndpoint:
     # Called from the thread that runs the rounds
 
     def begin(self, index: int, *, is_closed: bool = False) -> None:
-        """Set the index of the round in the store, and whether it was closed before a restart."""
+        """Set the index of the round whose contributions are stored, and whether it was closed before a restart."""
         self._index, self._closed = index, index if is_closed else index - 1
 
     def end_run(self) -> None:
@@ -130,10 +130,10 @@ class VisitEndpoint:
         """Make the thread that waits for contributions leave the round, which stays open for a resumed run."""
         self._waiting.put(None)
 
-    # The open call
+    # Publication of a round and admission of contributions
 
     async def take(self, call: OpenCall, published: PublishedRound) -> Iterator[tuple[ClientId, Message]]:
-        """Publish a round; return an iterator over the admitted contributions, for the thread of the round."""
+        """Publish a round; return an iterator over its admitted contributions, which the round's thread consumes."""
         self._loop = asyncio.get_running_loop()
         self._uploads.clear()
         self._waiting, self._open = SimpleQueue(), published
@@ -179,13 +179,13 @@ class VisitEndpoint:
         return None
 
     def _status_before(self, client: ClientId, frame: bytes) -> int | None:
-        """Return the status if the client has contributed before, this frame or another one; None if it has not."""
+        """Return ACCEPTED if the client has contributed this frame before, CONFLICT if another one, None if none."""
         if client not in self._store.clients:
             return None
         return ACCEPTED if self._store.read(client).frame == frame else CONFLICT
 
     def _close(self) -> None:
-        """Close the round; waiting contributions are too late."""
+        """Close the round; contributions that wait for admission are answered as too late."""
         self._open = None
         with contextlib.suppress(Empty):
             while True:
@@ -199,7 +199,7 @@ class VisitEndpoint:
     # Requests of clients, on the event loop
 
     def recognise(self, request: web.Request) -> bool:
-        """Tell whether a request to these endpoints is a member's, by the certificate of its connection."""
+        """Tell whether a request is to these endpoints and from a member, by the TLS certificate of its connection."""
         if not request.path.startswith(PATHS):
             return False
         try:
@@ -219,9 +219,9 @@ class VisitEndpoint:
             raise web.HTTPForbidden(text=str(error), headers={"Connection": "close"}) from None
 
     async def get_task(self, request: web.Request) -> web.Response:
-        """Return the task of the open round: 204 if none is open, 304 if the client has it, 410 if the run is over.
+        """Return the signed task: 204 if none is open for the client, 304 if the client has it, 410 if the run is over.
 
-        With a query of /receipts in the request, the history that it asks for follows the task.
+        If the request has the query parameters of /receipts, the history follows the task.
         """
         client, later = self._visitor(request), {"Retry-After": str(max(1, round(self._poll)))}
         if self._is_over:
@@ -245,13 +245,13 @@ class VisitEndpoint:
         return web.Response(body=self._manifest, content_type="application/json")
 
     async def get_model(self, request: web.Request) -> web.StreamResponse:
-        """Send the model of the open round, or its rest."""
+        """Send the model of the open round, or its rest from the offset in the Range header."""
         client, published = self._visitor(request), self._find_model(request)
         with self._slots.hold(client):
             return await send_body(request, published.model.data)
 
     async def get_sums(self, request: web.Request) -> web.StreamResponse:
-        """Send the missed sums from the model in `since` to that of the open round, or their rest."""
+        """Send the sums that lead from the model with digest `since` to the open round's model, or their rest."""
         client, published = self._visitor(request), self._find_model(request)
         since = request.query.get("since", "")
         sums = published.sums.since(bytes.fromhex(since)) if _DIGEST.fullmatch(since) else None
@@ -261,14 +261,14 @@ class VisitEndpoint:
             return await send_body(request, sums)
 
     def _find_model(self, request: web.Request) -> PublishedRound:
-        """Return the open round if its model is the one in the path; raise HTTP 404 otherwise."""
+        """Return the open round if its model has the digest in the path; raise HTTP 404 otherwise."""
         published = self._open
         if published is None or request.match_info["digest"] != published.model.digest.hex():
             raise web.HTTPNotFound
         return published
 
     async def head(self, request: web.Request) -> web.Response:
-        """Return the number of bytes of a contribution that have arrived, in a header; 204 if it was accepted."""
+        """Return the number of bytes of a contribution that have arrived, in OFFSET_HEADER; 204 if it was accepted."""
         client, index = self._visitor(request), _parse_index(request)
         if index == self._index and client in self._store.clients:
             return web.Response(status=ACCEPTED)
@@ -291,7 +291,10 @@ class VisitEndpoint:
             return await self._receive(client, published, request)
 
     async def _compare(self, client: ClientId, request: web.Request) -> web.Response:
-        """Return the response to a repeated contribution: the first frame, a commitment to all bytes, is compared."""
+        """Return the response to a repeated contribution: ACCEPTED if it has the accepted one's frame, else CONFLICT.
+
+        The frame suffices, because it commits to all bytes of the contribution.
+        """
         try:
             async with asyncio.timeout(STALL):
                 length = int.from_bytes(await request.content.readexactly(LENGTH_BYTES), "big")
@@ -312,7 +315,7 @@ class VisitEndpoint:
             upload = self._uploads.begin(client, size)
         if (first, size) != (upload.received, upload.size):
             return _close_with(416, {OFFSET_HEADER: str(upload.received)})
-        self._receiving += 1  # until it is admitted: those that wait hold files, too
+        self._receiving += 1  # until it is admitted, because a waiting contribution holds a file, too
         try:
             refused = await self._receive_rest(client, upload, request)
             if refused is not None:
@@ -332,7 +335,7 @@ class VisitEndpoint:
             return _close_with(408)
         except MalformedMessage:
             return _close_with(UNPROCESSABLE)
-        except OSError:  # no room on the disk: it begins again
+        except OSError:  # the disk is full: the client has to begin again
             upload.received = 0
             self._uploads.drop(client)
             raise
@@ -343,21 +346,21 @@ class VisitEndpoint:
     async def _wait_for_status(
         self, client: ClientId, published: PublishedRound, upload: SpooledUpload
     ) -> web.Response:
-        """Pass a complete contribution to the thread of the round, and return the response with its status."""
+        """Pass a complete contribution to the thread of the round; return the response once its status is decided."""
         if self._open is None or self._open.index != published.index:
             upload.close()
             return self._not_open(published.index)
         visit = Visit(client, upload, asyncio.get_running_loop().create_future())
         self._waiting.put(visit)
-        if self._open is None:  # it closed meanwhile
+        if self._open is None:  # the round closed meanwhile
             self._close()
         status = await visit.status
         return self._not_open(published.index) if status == GONE else web.Response(status=status)
 
     def _not_open(self, index: int) -> web.Response:
-        """Return the response if the round is not open: too late, with the next index, or try again later.
+        """Return the response to a contribution whose round is not open: GONE with the next index, or BUSY.
 
-        After a restart the server listens a little before the round is opened again.
+        BUSY is for rounds that were not closed: a restarted server listens before it publishes the round again.
         """
         if index > self._closed:
             return _close_with(BUSY, RETRY_LATER)
@@ -366,7 +369,7 @@ class VisitEndpoint:
 
 
 def _set_status(future: "asyncio.Future[int]", status: int) -> None:
-    if not future.done():  # its request may have been cancelled
+    if not future.done():  # it is done if its request was cancelled
         future.set_result(status)
 
 
@@ -378,7 +381,10 @@ def _parse_index(request: web.Request) -> int:
 
 
 def _parse_range(request: web.Request, largest: int) -> tuple[int, int]:
-    """Return the offset of a body and the size of the whole upload; raise HTTP 411 or 413 if they do not fit."""
+    """Return the offset of a request's body and the size of the whole upload.
+
+    Raise HTTP 411 without a length, 413 if the size is not allowed or contradicts offset and length.
+    """
     length = request.content_length
     if length is None:
         raise web.HTTPLengthRequired(headers={"Connection": "close"})
@@ -390,10 +396,10 @@ def _parse_range(request: web.Request, largest: int) -> tuple[int, int]:
 
 
 def _close_with(status: int, headers: dict[str, str] | None = None) -> web.Response:
-    """Return a response and close the connection, because the request's body was not read."""
+    """Return a response that closes the connection, because the request's body may not have been read."""
     return web.Response(status=status, headers={"Connection": "close", **(headers or {})})
 
 
 def largest_contribution(dim: int) -> int:
-    """Return the largest size in bytes of a contribution with vectors of this length."""
+    """Return the largest size in bytes of a contribution with a vector of `dim` coordinates."""
     return LENGTH_BYTES + LARGEST_FRAME + LARGEST_ELEMENT * dim
