@@ -306,10 +306,7 @@ class Participant:
             await _send(socket, Refusal(request.id, reason))
 
     async def _check_history(self, transfers: Transfers, party: Party, *, complete: bool) -> None:
-        """Raise HistoryContradicted if the server's history of receipts contradicts those that this client stored.
-
-        The history is compared from the first round if `complete`, otherwise after the last stored entry.
-        """
+        """Raise HistoryContradicted if the server's history, whole if `complete`, contradicts the stored receipts."""
         if self._receipts is None or self._joined is None or not isinstance(party, Client):
             return
         run, keys, kept = self._joined[0], party.members, self._receipts
@@ -377,10 +374,7 @@ async def _refuse_redirect(*_: Any) -> None:
 
 
 async def _receive(socket: ClientWebSocketResponse) -> Any:
-    """Return the server's next message; raise LoginRefused if the server refuses this client.
-
-    Raise InvalidFrame for a frame that is not a message, and ConnectionError when the connection ends.
-    """
+    """Return the server's next message; raise LoginRefused if it refuses this client, otherwise ConnectionError."""
     message = await socket.receive()
     if message.type is WSMsgType.BINARY:
         try:

@@ -369,10 +369,7 @@ class Connections:
 
     @web.middleware
     async def _end_pending(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Return the response to a request; free the pre-login slot before it if authorised, otherwise after it.
-
-        A refusal of a request that is not authorised closes the connection.
-        """
+        """Return the response, and free the pre-login slot; a refusal without authorisation closes the connection."""
         authorised = self._is_authorised(request)
         self._note_request(request, is_over=authorised)
         if authorised and (tls := metered_tls(request.transport)) is not None:

@@ -291,10 +291,7 @@ class VisitEndpoint:
             return await self._receive(client, published, request)
 
     async def _compare(self, client: ClientId, request: web.Request) -> web.Response:
-        """Return the response to a repeated contribution: ACCEPTED if it has the accepted one's frame, else CONFLICT.
-
-        The frame suffices, because it commits to all bytes of the contribution.
-        """
+        """Return the response to a repeated contribution: its frame, which commits to all bytes, is compared."""
         try:
             async with asyncio.timeout(STALL):
                 length = int.from_bytes(await request.content.readexactly(LENGTH_BYTES), "big")
@@ -381,10 +378,7 @@ def _parse_index(request: web.Request) -> int:
 
 
 def _parse_range(request: web.Request, largest: int) -> tuple[int, int]:
-    """Return the offset of a request's body and the size of the whole upload.
-
-    Raise HTTP 411 without a length, 413 if the size is not allowed or contradicts offset and length.
-    """
+    """Return the offset of a request's body and the size of the upload; raise HTTP 411 or 413 for wrong headers."""
     length = request.content_length
     if length is None:
         raise web.HTTPLengthRequired(headers={"Connection": "close"})
