@@ -1,1 +1,1 @@
-"""One round: the client that handles every message of it, and the one engine that runs it."""
+"""One round: the client, which handles every message of a round, and the engine of the server, which runs it."""

@@ -39,7 +39,7 @@ class RoundInfo:
 
 
 def told_number(said: int, index: int) -> int:
-    """Return the round number that a client's application sees: it follows from the index, not from the server's word.
+    """Return the round number that a client's application sees: `index` + 1, whatever number the server said.
 
     All clients agree on the index.  If the server told each client a number of its own, and the application used it,
     say for a decaying learning rate, the server could make all updates vanish but one.
@@ -51,8 +51,8 @@ def told_number(said: int, index: int) -> int:
 class Task:
     """Arguments of an application: the options in its configuration, the number of clients, and a seed.
 
-    The seed is for data and training in simulations; nothing that protects anybody depends on it.  Relative paths in
-    the options are relative to `folder`, the configuration's directory.
+    The seed is for data and training in simulations; no privacy guarantee depends on it.  Relative paths in the
+    options are relative to `folder`, the configuration's directory.
     """
 
     options: Mapping[str, Any]
@@ -95,16 +95,21 @@ class AppServer(ABC):
 
     @property
     def unit(self) -> str:
-        """Return what one client is, such as "clients = 60 hospitals"; empty if unknown."""
+        """Return a text that says what a client is, such as "clients = 60 hospitals"; empty if unknown."""
         return ""
 
     folds: ClassVar[bool] = False
-    """Whether `privacy.projection = "auto"` may fold updates: not if single coordinates of the sum are read."""
+    """Whether `privacy.projection = "auto"` may fold updates into fewer coordinates.
+
+    It is False for applications that read single coordinates of the sum.
+    """
     dtype: ClassVar[str] = "<f4"
     """Number type of the model on the wire; by default 32-bit floats."""
     evaluates_beside: ClassVar[bool] = False
-    """Whether a deployed server may call `evaluate` and `state` while another thread reads `model` and `dim` for the
-    next round: then its clients train meanwhile.  Evaluation must not change the model."""
+    """Whether a deployed server may call `evaluate` and `state` while another thread reads `model` and `dim`.
+
+    If so, the clients of the next round train while the server evaluates.  Evaluation must not change the model.
+    """
 
     @property
     def further(self) -> tuple[FurtherValue, ...]:
@@ -121,7 +126,7 @@ class AppServer(ABC):
 
     @abstractmethod
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
-        """Use the sum of a round, which is private: computing from it costs no more epsilon."""
+        """Use the sum of a round, which is differentially private: computing from it costs no more epsilon."""
 
     def evaluate(self) -> dict[str, float]:
         """Return metrics after a round. They are published, so they may depend on outputs and public data only."""
@@ -171,7 +176,7 @@ class AppForm:
 
     @classmethod
     def from_server(cls, app: AppServer) -> "AppForm":
-        """Return the form of an application from its server side, which a client has installed too."""
+        """Return number type and lengths from the application's server class, which a client has installed too."""
         return cls(app.dtype, frozenset(app.model_lengths), frozenset(app.dims))
 
 
@@ -239,7 +244,8 @@ class AppClient(ABC):
     def next_model(self, round: RoundInfo, model: Numbers, aggregate: Aggregate) -> Floats | None:
         """Return the model after this round, so that the server need not send it; None if the client cannot compute it.
 
-        The server sees its hash: compute it from the arguments and public settings only, never from the client's data.
+        The server sees the hash of this model: compute it from the arguments and public settings only, never from the
+        client's data.
         """
         return None
 
@@ -251,7 +257,7 @@ class FixedClient(AppClient):
         self.update = update
 
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
-        """Return the update."""
+        """Return the fixed update."""
         return self.update
 
 

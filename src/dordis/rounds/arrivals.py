@@ -1,4 +1,4 @@
-"""Contributions of clients with open arrival: each is stored and counted before it is acknowledged.
+"""Contributions to rounds with open arrival: each is stored and counted before it is acknowledged.
 
 A server that restarts in mid-round continues with the stored contributions and admits more.
 """
@@ -28,7 +28,7 @@ Stored = TypeVar("Stored", bound=msgspec.Struct)
 _LENGTH = 8
 
 COMPLAINTS = "complaints.json"
-"""Name of the file, beside the contributions, with the server's standing state about clients and helpers of a run."""
+"""Name of the file, beside the contributions, with the complaints of clients and helpers in all rounds of a run."""
 
 
 class Arrival(msgspec.Struct, frozen=True):
@@ -42,9 +42,10 @@ class Arrival(msgspec.Struct, frozen=True):
 class ArrivalStore:
     """The contributions to one round at a time, in a file; without a `path`, in a temporary file.
 
-    The file has the round, the contributions, an empty record when the round is closed, and U3.  Every record is
-    preceded by its length, and synced before `add` returns.  A record that a crash cut short was not acknowledged, and
-    is dropped.  A second file has the server's standing state about the parties, which lasts from round to round.
+    The file has the round, the contributions, an empty record when the round is closed, and U3, the clients in the sum.
+    Every record is preceded by its length, and synced before `add` returns.  A record that a crash cut short was not
+    acknowledged, and is dropped.  A second file has the standing state: the complaints of clients and helpers, which
+    last from round to round.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -95,7 +96,7 @@ class ArrivalStore:
         return msgspec.msgpack.decode(self._begun, type=kind) if self._begun else None
 
     def begin(self, round: msgspec.Struct) -> None:
-        """Begin a round in place of the stored one; if it is the stored one, its contributions stay."""
+        """Store a new round and drop the earlier one's contributions; if it is already stored, its own are kept."""
         begun = ENCODER.encode(round)
         if self._begun != begun:
             self._write(begun, begin=True)
@@ -112,7 +113,7 @@ class ArrivalStore:
             self.is_closed = True
 
     def fix_survivors(self, survivors: tuple[ClientId, ...]) -> tuple[ClientId, ...]:
-        """Return the U3 that is stored for this round; if there is none, store and return the given one.
+        """Return U3, the clients in the sum, as stored for this round; if none is stored, store and return `survivors`.
 
         Helpers agree on one U3 for an index, so a restarted server must not ask them for another.
         """
@@ -128,11 +129,11 @@ class ArrivalStore:
             self._path.unlink(missing_ok=True)
 
     def standing(self, kind: type[Stored]) -> Stored | None:
-        """Return the standing state about the parties of the run; None if none was stored."""
+        """Return the standing state, the complaints of clients and helpers so far; None if none was stored."""
         return decode_standing(self._standing, kind, self._path) if self._standing else None
 
     def keep_standing(self, standing: msgspec.Struct) -> None:
-        """Store the standing state about the parties of the run; it is on disk when this returns."""
+        """Store the standing state, the complaints of clients and helpers; it is on disk when this returns."""
         encoded = msgspec.json.encode(standing, order="deterministic")
         if self._path is not None and encoded != self._standing:
             write_atomically(self._path.with_name(COMPLAINTS), encoded)
@@ -182,7 +183,7 @@ class ArrivalStore:
 
 
 def decode_standing(encoded: bytes, kind: type[Stored], path: Path | None) -> Stored:
-    """Return the decoded standing state of a run; `path` is a file of the run, for the error message."""
+    """Return the complaints of clients and helpers of a run, decoded; `path` is a file of the run, for the error."""
     try:
         return msgspec.json.decode(encoded, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -192,17 +193,17 @@ def decode_standing(encoded: bytes, kind: type[Stored], path: Path | None) -> St
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Answers the open call of a round with the stored contributions, then with those of arriving clients."""
+    """Answers the open call, which asks any client to contribute: with stored contributions, then with new ones."""
 
     store: ArrivalStore
     gate: PrivacyGate
     visit: Callable[[ClientId], InvitationServer]
     """Returns the machine that invites an arriving client, sends it the model and lets it train."""
     close_at: int | None = None
-    """Number of contributions at which the call is closed; None for the largest number of the call."""
+    """Number of contributions at which the call is closed; None for the largest number that the round allows."""
 
     async def take(self, call: OpenCall, exchange: AsyncExchange) -> Replies:
-        """Yield the contributions; the call ends when it is full or the exchange has no more."""
+        """Return the contributions; the call ends when it has as many as it may, or the exchange has no more."""
         kind, most = reply_to(call.request), min(call.most, self.close_at or call.most)
         arrived, before = dict.fromkeys(self.store.clients), frozenset(self.store.clients)
 
@@ -218,8 +219,8 @@ class Arrivals:
             check_open(self.store.is_closed, u)
             check_admissible(u, arrived, most)
             call.admit(u, reply)
-            # Stored first: a server that stops in between counts what is stored when it restarts, and is not left with
-            # a counted client whose contribution is lost and may never come again.
+            # Stored before it is counted: a server that stops in between counts the stored contribution when it
+            # restarts.  In the other order a client could be counted whose contribution is lost.
             self.store.add(Arrival(u, wire.encode(reply), bytes(wire.bulk_of(reply))))
             self.gate.admit_arrival(u)
             arrived[u] = None
@@ -234,12 +235,12 @@ class Arrivals:
 
 
 def check_open(is_closed: bool, client: ClientId) -> None:
-    """Raise UnexpectedRequest for a contribution after the round was closed, when U3 is fixed."""
+    """Raise UnexpectedRequest for a contribution that comes after the round was closed."""
     if is_closed:
         raise UnexpectedRequest(f"the contribution of client {client} came after the round was closed")
 
 
 def check_admissible(client: ClientId, arrived: Collection[ClientId], most: int) -> None:
-    """Raise UnexpectedRequest for a second contribution of a client, or for one beyond n_max."""
+    """Raise UnexpectedRequest for a second contribution of a client, or if the round has `most` contributions."""
     if client in arrived or len(arrived) >= most:
         raise UnexpectedRequest(f"client {client} contributed before, or the round has all its {most} contributions")

@@ -1,7 +1,7 @@
 """Replay of missed sums: a client computes the present model from its last model and the sums since then.
 
 Sums are sent instead of the model if they are shorter together.  They are public.  A client trains only from a model
-with the digest in the invitation; if replay does not give it, the server sends the model.
+with the digest in the invitation; if replay gives another model, the server sends the right one.
 """
 
 from collections.abc import Sequence
@@ -62,7 +62,7 @@ class RecentSums:
         return tuple(self._sums)
 
     def since(self, digest: bytes) -> Sequence[SendSum]:
-        """Return the sums by which the model with this digest becomes the present one; empty if some are missing."""
+        """Return the sums to replay on the model with this digest to get the present model; empty if one is missing."""
         starts = [place for place, s in enumerate(self._sums) if s.parameters.model == digest]
         return self._sums[starts[-1] :] if starts else ()
 
@@ -127,7 +127,7 @@ def decode_missed_sum(request: SendSum, dim: int, kind: type[Mechanism] | None) 
 
 
 def check_readable(parameters: Parameters) -> None:
-    """Raise ParametersRefused if the parameters of a past round break a rule or exceed a limit."""
+    """Raise ParametersRefused if parameters of a past round exceed a limit, or break a rule that decoding needs."""
     check_ceilings(parameters)
     check_vector(parameters)
     check_projection(parameters)

@@ -143,7 +143,7 @@ class Client:
         return self.round.accepted
 
     def _check_ready(self, invite: Invite) -> None:
-        """Raise NotReady if the application is not ready: the last answer in this round that may depend on data."""
+        """Raise NotReady if the application is not ready; no later answer in this round may depend on the data."""
         if not self.user_code.call("is_ready of the application", lambda: self.app.is_ready(invite.info)):
             raise NotReady(f"the application of client {self.me} is not ready for round {invite.number}")
 
@@ -182,7 +182,7 @@ class ClientRound:
 
     @classmethod
     def restored(cls, client: Client, journal: Journal) -> "ClientRound":
-        """Return the round in a journal as it was when the process stopped; unsent answers are made again."""
+        """Return the round in a journal as it was when the process stopped; answers not stored are computed anew."""
         invited, *events = journal.events(client.events)
         restored = cls(client, journal, invited)
         for event in events:
@@ -235,7 +235,7 @@ class ClientRound:
                 machine.close()
 
     def stop(self) -> None:
-        """Answer no more requests, and leave the journal as it is."""
+        """Answer no more requests, and keep the journal, from which the round can be restored."""
         self._closed = True
         self._journal.release()
 
@@ -303,7 +303,7 @@ class ClientRound:
         return self._count_upload(request, self._enter(private, vector).handle(request))
 
     def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> DistributedDP:
-        """Return the encoding by the parameters; raise if they break a rule or the owner refuses."""
+        """Return the encoding that the parameters define; raise if they break a protocol rule or the owner refuses."""
         client, dim = self._client, self.invite.dim
         parameters.once("rules", lambda: rules.check_rules(parameters))
         checks.check_fits(self.invite, parameters, client.mechanism)
@@ -313,7 +313,7 @@ class ClientRound:
         return parameters.once(("encoding", dim, kind), lambda: DistributedDP.from_parameters(parameters, dim, kind))
 
     def encode(self, private: DistributedDP) -> Vector:
-        """Return the update, clipped and encoded by the parameters, and drop it from memory."""
+        """Return the update, clipped and encoded by the parameters, and drop the original from memory."""
         if isinstance(self._update, RecordSum):
             summed, self._update, self._parameters = self._update, None, private.parameters
             return private.encode_records(summed.total, {CLIPPING_BIT: summed.below}, self._client.entropy)
@@ -324,14 +324,14 @@ class ClientRound:
         return private.encode(zero_update(self.invite.dim), entropy) if vector is None else vector
 
     def take_update(self, parameters: Parameters) -> Prepared:
-        """Return the update and drop it from memory; store the round's `parameters`."""
+        """Return the update, which this object then drops, and remember `parameters` as those of the round."""
         if self._update is None or isinstance(self._update, RecordSum):
             raise UnexpectedRequest("the round begins before the update is made")
         update, self._update, self._parameters = self._update, None, parameters
         return update
 
     def _enter(self, private: DistributedDP, vector: Vector) -> SummingClient[Any]:
-        """Create the machines of the summing protocol and of the delivery; return the former."""
+        """Create the client's state machines of the delivery and of the summing protocol; return the latter."""
         client, self._parameters = self._client, private.parameters
         self._delivering = DeliveryClient(private)
         self.summing = client.protocol.client(

@@ -49,7 +49,7 @@ from dordis.rounds.meter import MessageMeter, Traffic
 from dordis.rounds.watch import Watch, WatchedExchange, silent
 
 Execute = Callable[[Iterable[Step], Sequence[Iterable[Step]], AsyncExchange, Compute], Coroutine[Any, Any, Timeline]]
-"""Runs the steps of set-up and chunks: chunks in a pipeline, or all in lockstep."""
+"""Runs the steps of the set-up, then those of all chunks: in a pipeline, or in lockstep."""
 
 
 async def at_once(work: Callable[[], Any]) -> Any:
@@ -68,7 +68,7 @@ class InterruptedRound(msgspec.Struct, Generic[Kind], frozen=True):
     proofs: dict[ClientId, bytes]
     invited: int
     allowed: float
-    """The largest cost that all clients of the round can afford."""
+    """The largest cost theta^2 of the round that every invited client can afford."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class AgreedRound:
     invited: int = 0
     """Number of invited clients."""
     allowed: float = 0.0
-    """The largest cost that all clients of the round can afford; stored for a restart."""
+    """The largest cost theta^2 of the round that every invited client can afford; stored for a restart."""
     invitation: Invitation | None = None
     """The invitation for arriving clients, if the protocol has open arrival; otherwise None."""
     verify_client: VerifyClient = accept_any_client
@@ -113,7 +113,7 @@ class RoundResult:
     sum_check: str = NOT_CHECKED
     """Outcome of the check for impossible sums: `passed`, `vacuous` or `not checked` (`rounds.impossible_sums`)."""
     clients: tuple[ClientId, ...] = ()
-    """The clients of the round: U, or with open arrival those that came."""
+    """The clients of the round: the agreed list U, or with open arrival the clients that came."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Gathered:
     replay_bytes: int | None = None
     """The part of `down` that missed sums took, over all clients; None if not counted."""
     introductions: Mapping[ClientId, Message] = field(default_factory=dict)
-    """Introductions of the helpers, from which the parameters are made."""
+    """Introductions of the helpers: their keys for the round, which go into its parameters."""
 
 
 class RoundRunner(Protocol):
@@ -149,7 +149,7 @@ class RoundRunner(Protocol):
 
 
 class RoundChunk(PrivateChunk):
-    """The server's machine of one chunk, with the paper's five stages."""
+    """The server's state machine of one chunk, with the paper's five stages."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class RoundChunk(PrivateChunk):
         return *super().workflow, Step(self.decode, Resource.SERVER), *self.delivery.workflow
 
     def decode(self) -> Flow | None:
-        """Decode the sum to real units; raise ImpossibleSum if it is too long."""
+        """Decode the sum to real units; raise ImpossibleSum if its norm is larger than that of an honest sum."""
         summed = self.output()
         check_possible(self._private, self.chunk, summed)
         if self._private.mechanism.is_decoded_by_chunk:
@@ -186,10 +186,10 @@ class RoundChunk(PrivateChunk):
 
 
 class RoundServer(PrivateServer):
-    """The server's machine of a round: set-up of the summing protocol, then every chunk from inputs to delivery.
+    """The server's state machine of a round: set-up of the summing protocol, then every chunk from input to delivery.
 
     The sums are delivered to all clients that completed the set-up, or to `receivers` if given.  If the server adds
-    noise of its own to the whole sum, they are delivered to nobody.
+    noise of its own to the whole sum, the sums of chunks are delivered to nobody.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class RoundServer(PrivateServer):
         ]
 
     def dropped(self) -> dict[int, int]:
-        """Return |D| of every chunk whose U3 is fixed."""
+        """Return the number of dropouts of every chunk whose survivors U3 are fixed, by chunk."""
         n = self._private.parameters.n_max
         return {chunk.chunk: n - len(chunk.u3) for chunk in self.chunks if chunk.u3}
 
@@ -272,7 +272,7 @@ class RoundEngine:
         return Gathered(server.output(), step_seconds(timeline), *self._traffic().since(before))
 
     def _introduce(self, round: bytes, watch: Watch) -> dict[ClientId, Message]:
-        """Return the helpers' introductions to a round; empty if the protocol has no helpers."""
+        """Return the helpers' introductions, their keys for a round; empty if the protocol has no helpers."""
         if self._protocol.introduces is None:
             return {}
         request, introductions = self._protocol.introduces(round), dict[ClientId, Message]()
@@ -313,13 +313,13 @@ class RoundEngine:
         )
 
     def _published(self, server: RoundServer) -> list[Dispatch | None]:
-        """Return the sum of every chunk that clients of later rounds may replay; None if it was not delivered."""
+        """Return for every chunk the sum that clients of later rounds may replay; None if it was not delivered."""
         if self._protocol.has_cohort or not server.is_public:
             return [chunk.delivery.dispatched for chunk in server.chunks]
         return [chunk.delivery.publish() for chunk in server.chunks]
 
     def _open(self, agreed: AgreedRound) -> Arrivals | None:
-        """Return the contributions of a round with open arrival, with those already on disk; else None."""
+        """Return the contributions, stored and arriving, of a round with open arrival; None for other rounds."""
         invitation = agreed.invitation
         if invitation is None:
             return None
@@ -332,7 +332,7 @@ class RoundEngine:
         )
 
     def server(self, agreed: AgreedRound) -> RoundServer:
-        """Return the server's machine of an agreed round."""
+        """Return the server's state machine of an agreed round."""
         parameters = agreed.parameters
         summing = self._protocol.server(parameters, self._registry, agreed.proofs, self._suite)
         summing.setup.vectors, summing.setup.fix_survivors = self._vectors, self._arrivals.fix_survivors

@@ -32,7 +32,7 @@ class Invited(Event, frozen=True):
 
 
 class Trained(Event, frozen=True):
-    """The application computed an update and its further values, as doubles."""
+    """The application computed an update, of number type `dtype`, and the values of further releases, as doubles."""
 
     dtype: str
     update: memoryview
@@ -40,7 +40,7 @@ class Trained(Event, frozen=True):
 
 
 class Encoded(Event, Generic[Kind], frozen=True):
-    """The update was encoded by the parameters; valid once the summing protocol has answered its first request."""
+    """The update was encoded by the parameters; restored only if an answer of the summing protocol is stored too."""
 
     parameters: Kind
     vector: memoryview

@@ -2,7 +2,7 @@
 
 Every request of a summing protocol passes the gate of its round before it leaves, over every exchange.  With open
 arrival a client is counted when its contribution arrives, before that is acknowledged.  A server counts and charges
-nowhere else.  The caller supplies both functions; a run writes to its ledger.
+nowhere else.  The caller supplies the functions that count and charge; those of a run write to its ledger.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -11,23 +11,23 @@ from dordis.errors import UnexpectedRequest
 from dordis.protocol import ClientId, Requests
 
 Count = Callable[[Collection[ClientId]], None]
-"""Counts one participation of each of these clients; the count is durable when it returns, and it may raise."""
+"""Counts one participation of each of these clients; the count is durable when this returns.  It may raise."""
 Dropped = Mapping[int, int]
-"""|D| of every chunk whose U3 is fixed."""
+"""Number of dropouts of every chunk whose survivors U3 are fixed, by chunk."""
 Charge = Callable[[Dropped], None]
-"""Charges the round, given |D| of chunks; the charge is durable when it returns, and it may raise."""
+"""Charges the round, given the dropouts by chunk; the charge is durable when this returns.  It may raise."""
 
 
 def count_nothing(clients: Collection[ClientId]) -> None:
-    """Do nothing: the gate of rounds without a ledger."""
+    """Count no participation: for rounds without a ledger."""
 
 
 def charge_nothing(dropped: Dropped) -> None:
-    """Do nothing: the gate of rounds without a ledger."""
+    """Charge nothing: for rounds without a ledger."""
 
 
 class PrivacyGate:
-    """Counts participations once, before a round's first upload, and charges it once, before its first disclosure.
+    """Counts the participations of a round before its first upload, and charges the round before its first disclosure.
 
     >>> gate = PrivacyGate(count=lambda clients: print("counted", *clients), charge=lambda dropped: print("charged"))
     >>> gate.admit_upload([ClientId(1), ClientId(2)])
@@ -41,7 +41,7 @@ class PrivacyGate:
         self._counted = self._charged = False
 
     def admit(self, requests: Requests, dropped: Callable[[], Dropped]) -> None:
-        """Count or charge the round if these requests require it, before they leave; errors of both are raised."""
+        """Before requests leave, count participations if one asks for an upload, and charge if for a disclosure."""
         kinds = {type(request) for request in requests.values()}
         if any(kind.uploads for kind in kinds):
             self.admit_upload(requests.keys())

@@ -33,24 +33,26 @@ from dordis.protocols.distributed_noise import ChunkOutput
 PASSED, VACUOUS, NOT_CHECKED, IMPOSSIBLE = "passed", "vacuous", "not checked", "impossible"
 """Outcomes of the check.  Vacuous: the sum passed, but uniform numbers would have passed as well."""
 DEVIATIONS = 6.7
-"""x: noise exceeds its part of the bound with probability at most 2 exp(-x^2 / 2) = 3.6e-10."""
+"""x: noise exceeds its part of the bound tau (`threshold`) with probability at most 2 exp(-x^2 / 2) = 3.6e-10."""
 ROUNDING_EXPONENT, ACCEPTANCE_EXPONENT = 21.5, 0.933
-"""The rounding error exceeds E with a chance of at most exp(-21.5), 4.6e-10.  A client accepts one rounding with a
-chance of at least exp(-0.933), so conditioning on acceptance costs that factor for each survivor."""
+"""The norm of all rounding errors together exceeds its bound E with a chance of at most exp(-21.5), 4.6e-10.
+
+A client draws its rounding until it accepts one, each with a chance of at least exp(-0.933); conditioning on acceptance
+costs that factor for each survivor."""
 LEAST_VARIANCE, LEAST_LENGTH = 64, 8
-"""The closed formula holds from these values on; shorter sums are treated as sums of 8 coordinates."""
+"""The closed formula of `threshold` holds from this variance and length on; shorter sums count as 8 coordinates."""
 MARGIN = 1.5
-"""The check is vacuous if uniform numbers are expected below 1.5 tau."""
+"""The check is vacuous if the expected squared norm of uniform numbers is below 1.5 times the bound tau."""
 _STEPS = 48
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True)
 class SumLaw:
-    """The law of a sum: |U3|, k coordinates, the variance V of the noise left, and the largest norm of one update.
+    """The law of a sum: its survivors, its coordinates, the variance of its noise, and the largest norm of one update.
 
-    `longest` is Delta2.  `scaled_clip` is s c if clients round at random; it is None if they round to the nearest
-    integer or not at all, and only Delta2 is known.
+    `longest` is Delta2, the largest norm of an encoded update.  `scaled_clip` is the clip bound times the scale if
+    clients round at random.  It is None if they round to the nearest integer or not at all.
     """
 
     survivors: int
@@ -63,7 +65,8 @@ class SumLaw:
 def signal_bound(law: SumLaw, tests: int = 1) -> float:
     """Return B, the largest norm of the sum of honest updates without noise.
 
-    Rounding errors of different clients are independent, so the norm of their sum is bounded by E, not by |U3| errors.
+    Rounding errors of different clients are independent, so the bound E on the norm of their sum is less than the sum
+    of their largest norms (docs/proofs/impossible_sums.md).
     """
     n, k = law.survivors, law.length
     certain = n * law.longest
@@ -75,7 +78,7 @@ def signal_bound(law: SumLaw, tests: int = 1) -> float:
 
 
 def threshold(law: SumLaw, tests: int = 1) -> float:
-    """Return tau, which the squared norm of an honest sum exceeds with probability below 1e-9 / tests.
+    """Return tau, a bound that the squared norm of an honest sum exceeds with probability below 1e-9 / tests.
 
     >>> law = SumLaw(survivors=100, length=1024, variance=1e4, longest=120.0, scaled_clip=100.0)
     >>> round(threshold(law) / 1e6, 1)
@@ -91,7 +94,7 @@ def threshold(law: SumLaw, tests: int = 1) -> float:
 
 
 def further_threshold(survivors: int, release: FurtherRelease, variance: float, tests: int = 1) -> float:
-    """Return tau of a further release; for one coordinate, the square of `survivors * s * bound` plus its noise."""
+    """Return tau, the bound on the squared norm of the sum of a further release, such as the clipping bit."""
     most = release.scale * release.bound
     if release.length > 1:
         return threshold(SumLaw(survivors, release.length, variance, most), tests)
@@ -99,7 +102,7 @@ def further_threshold(survivors: int, release: FurtherRelease, variance: float, 
 
 
 def is_vacuous(tau: float, length: int, bits: int) -> bool:
-    """Tell whether uniform numbers are expected to have a squared norm below `MARGIN` times tau."""
+    """Tell whether the expected squared norm of uniform numbers is below `MARGIN` times the bound tau."""
     return length * 4.0**bits / 12 < MARGIN * tau
 
 
@@ -113,7 +116,7 @@ def plan_law(plan: Plan) -> SumLaw:
 
 
 def plan_margin(plan: Plan) -> float:
-    """Return the expected squared norm of uniform numbers in a block, divided by the plan's tau."""
+    """Return the expected squared norm of uniform numbers in a block, divided by the bound tau for a planned sum."""
     law, blocks = plan_law(plan), plan.setting.padded // plan.setting.block
     return law.length * 4.0**plan.bits / 12 / threshold(law, blocks + (blocks > 1) + len(plan.further))
 
@@ -164,7 +167,7 @@ class SumCheck:
         return cls(threshold(law, tests), threshold(block, tests), encoding.block)
 
     def excess(self, total: Vector, bits: int) -> float:
-        """Return the largest ratio of squared norm to bound, over the sum and its blocks; above 1 it is impossible."""
+        """Return the largest ratio of squared norm to bound, over sum and blocks; above 1 the sum is impossible."""
         norms = [sum_integer_squares(block) for block in centre(total, bits).reshape(-1, self.length)]
         return max(sum(norms) / self.whole, max(norms) / self.block)
 
@@ -178,7 +181,7 @@ def count_tests(private: DistributedDP) -> int:
 
 
 def check_possible(private: DistributedDP, chunk: int, output: ChunkOutput) -> None:
-    """Raise ImpossibleSum if an honest sum is as long as this with probability at most 1e-9 for the whole round."""
+    """Raise ImpossibleSum if a chunk's sum exceeds a bound; an honest round does with probability at most 1e-9."""
     if private.records is not None or not is_checked(private.mechanism, Scheme(private.parameters.scheme)):
         return
     excess = SumCheck.of_chunk(private, chunk, output).excess(output.total, private.parameters.bits)
@@ -199,15 +202,16 @@ def describe_check(private: DistributedDP, outputs: Sequence[ChunkOutput]) -> st
 def _tail(variance: float, exponent: float) -> float:
     """Return a bound that Skellam noise exceeds in a given direction with probability at most exp(-exponent).
 
-    The bound is Chernoff's: ln E exp(y a.Z) = V sum (cosh(y a_i) - 1) <= V (cosh y - 1) for every `a` of norm 1.
+    The bound is Chernoff's: ln E exp(y a.Z) = V sum (cosh(y a_i) - 1) <= V (cosh y - 1) for noise Z of variance V and
+    every direction `a` of norm 1.
     """
     return _least(lambda y: (2 * variance * math.sinh(y / 2) ** 2 + exponent) / y, 1e-9, 100.0)
 
 
 def _noise_norm(variance: float, length: int, exponent: float) -> float:
-    """Return a bound, Chernoff's, that ||Z||^2 exceeds with probability at most exp(-exponent).
+    """Return Chernoff's bound on the squared norm of Skellam noise: exceeded with probability at most exp(-exponent).
 
-    The law is cut at 12 sigma + 40; the mass beyond is below 1e-40 for variances up to 64.
+    The law of a coordinate is cut at 12 sigma + 40; the mass beyond is below 1e-40 for variances up to 64.
     """
     logs = _log_law(variance, math.ceil(12 * math.sqrt(variance) + 40))
     squares = np.arange(logs.size, dtype=np.float64) ** 2
@@ -221,7 +225,7 @@ def _noise_norm(variance: float, length: int, exponent: float) -> float:
 
 
 def _log_law(variance: float, most: int) -> scaling.Floats:
-    """Return ln P(|Z| = z) for z = 0..most, where P(Z = z) is proportional to I_z(V), by Miller's recurrence."""
+    """Return ln P(|Z| = z) for z = 0..most, by Miller's recurrence for Bessel functions; Z is Skellam of variance V."""
     ratio, logs = 0.0, np.zeros(most + 1)
     for z in range(most + 40, 0, -1):
         ratio = 1 / (2 * z / variance + ratio)

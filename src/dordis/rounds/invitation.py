@@ -163,7 +163,7 @@ def check_protocol(invite: Invite, protocol: SummingProtocol) -> None:
 
 
 def check_dense(parameters: Parameters, protocol: SummingProtocol) -> None:
-    """Raise ParametersRefused for a sparse graph under SecAgg, whose owner did not agree to a random graph."""
+    """Raise ParametersRefused for a sparse graph under SecAgg: the client's owner did not agree to a random graph."""
     if parameters.is_sparse and not protocol.sparse:
         raise ParametersRefused(f"the protocol '{protocol.name}' has no sparse graph, and this round has one")
 
@@ -178,7 +178,7 @@ def check_forward(invite: Invite, shown: Mapping[bytes, int]) -> None:
 
 
 def check_not_left(invite: Invite, left: Collection[bytes]) -> None:
-    """Raise UnexpectedRequest if this client has left the round for another one: it would use two sets of keys."""
+    """Raise UnexpectedRequest if this client has left the round: entering again would need a second set of keys."""
     if invite.round in left:
         raise UnexpectedRequest("this client has left the round for another one")
 
@@ -221,7 +221,7 @@ def check_same_round(invite: Invite, parameters: Parameters) -> None:
 
 
 def check_fits(invite: Invite, parameters: Parameters, kind: type[Mechanism] | None = None) -> None:
-    """Raise ParametersRefused unless round, model and terms of the parameters are those of the invitation."""
+    """Raise ParametersRefused unless the parameters have the round and model of the invitation and keep its terms."""
     check_same_round(invite, parameters)
     check_same_model(invite, parameters)
     check_terms_kept(invite.terms, Terms.from_parameters(parameters, kind))
@@ -238,17 +238,17 @@ class Invitation:
 
 @dataclass
 class InvitationServer(ProtocolServer[dict[ClientId, bytes]]):
-    """The server's machine of the invitation stage; its output is the proofs of selection of the ready clients."""
+    """The server's state machine of the invitation stage; it outputs the proofs of selection of the ready clients."""
 
     invitation: Invitation
     since: Callable[[bytes], Sequence[SendSum]] = lambda digest: ()
-    """Returns the sums that lead from the model with a digest to the present one; empty if they are not shorter."""
+    """Returns the sums to replay on the model with a digest to get the present model; empty if none are stored."""
     accepted: dict[ClientId, Accepted] = field(default_factory=dict)
     ready: tuple[ClientId, ...] = ()
 
     @property
     def workflow(self) -> Sequence[Step]:
-        """Return the steps in order."""
+        """Return the steps in order: invite, send the model, train."""
         return (
             Step(self.invite, Resource.NETWORK),
             Step(self.send_model, Resource.NETWORK),

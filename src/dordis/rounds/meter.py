@@ -9,7 +9,7 @@ from dordis.rounds.invitation import SendModel, SendSum
 
 
 class Traffic(NamedTuple):
-    """Bytes of messages up and down; `models` and `sums` (missed sums) are parts of `down`; None if not counted."""
+    """Bytes from clients (`up`) and to clients (`down`, including `models` and missed `sums`); None if not counted."""
 
     up: int | None = None
     down: int | None = None
@@ -17,7 +17,7 @@ class Traffic(NamedTuple):
     sums: int | None = None
 
     def since(self, before: "Traffic") -> "Traffic":
-        """Return the bytes counted after `before` was taken.
+        """Return the bytes counted since the earlier count `before`.
 
         >>> Traffic(5, 9, 3, 0).since(Traffic(1, 2, 3, 0))
         Traffic(up=4, down=7, models=0, sums=0)
@@ -33,7 +33,7 @@ class MessageMeter:
         self.sent: Counter[ClientId] = Counter()
         """Bytes of each client's replies."""
         self.received: Counter[ClientId] = Counter()
-        """Bytes of each client's requests."""
+        """Bytes of the requests to each client."""
         self.kinds: Counter[str] = Counter()
         """Bytes of requests, by the name of their kind."""
         self.errors: list[tuple[ClientId, DordisError]] = []

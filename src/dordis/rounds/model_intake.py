@@ -58,11 +58,11 @@ class ModelIntake:
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether all pieces have arrived."""
+        """Tell whether all pieces of the model have arrived."""
         return len(self._pieces) == self._invite.model_bytes
 
     def assemble(self) -> ModelBytes:
-        """Return the model from the cache or from its pieces; raise if its digest is wrong or a number is unsafe."""
+        """Return the model from the cache or from its pieces; raise if its digest is wrong or a number too large."""
         if self.model is None:
             model = ModelBytes.read(self._invite.dtype, bytes(self._pieces))
             checks.check_model(self._invite, model)

@@ -26,10 +26,10 @@ from dordis.rounds.model import ModelBytes, Numbers
 from dordis.rounds.user_code import TellOwner, UserCode, contain
 
 DUMMY = -1
-"""Index of an empty place in a slice."""
+"""Record index of a place without a record in a slice."""
 SEED_BYTES = 32
 ROOM = 3.0
-"""Least ratio of the agreed training time to the time measured when the client joined; for records it is required."""
+"""Least ratio of the agreed training time to the measured one; a client that protects records needs it to join."""
 Places = npt.NDArray[np.int64]
 
 
@@ -42,7 +42,7 @@ class Attempt(Protocol):
 
 
 class RecordSum(NamedTuple):
-    """The exact sum of quantised gradients; `below` is the number of norms up to the clip bound minus the others."""
+    """The exact sum of quantised gradients; `below` counts norms up to the clip bound as +1, larger ones as -1."""
 
     total: Integers
     below: int
@@ -59,17 +59,17 @@ class RecordClient(AppClient):
     @property
     @abstractmethod
     def width(self) -> int:
-        """Return the number of places in a slice, which is constant over the run."""
+        """Return the number of records whose gradients are computed together in a slice, constant over the run."""
 
     @abstractmethod
     def record_gradients(self, round: RoundInfo, model: Numbers, places: Places) -> Reals:
-        """Return one row for each of `width` places: the gradient of that record, or any numbers for a `DUMMY`.
+        """Return one row for each of the `width` indices in `places`: the record's gradient, or anything for a `DUMMY`.
 
         A row must depend on the model and its own record only.  The next call may overwrite the array.
         """
 
     def begin(self, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> None:
-        """Raise InputError if a gradient depends on its place or on other records; called before the first sample."""
+        """Raise InputError if a gradient depends on its place in a slice or other records; called before sampling."""
         if not self._tested and not is_independent(self, round, model, dim, attempt):
             raise InputError(
                 f"the gradients of {type(self).__name__} depend on the other records of a slice: compute each by itself"
@@ -80,7 +80,7 @@ class RecordClient(AppClient):
 
 
 def is_independent(source: RecordClient, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> bool:
-    """Return the result of `check_independence`; False if a slice raises."""
+    """Tell whether gradients are independent by `check_independence`; False if computing a slice raises."""
     found = attempt(lambda: np.full(1, float(check_independence(source, round, model, dim))))
     return found is not None and bool(found[0])
 
@@ -136,7 +136,7 @@ def sum_for_round(
     encoding: RecordEncoding,
     entropy: Entropy,
 ) -> RecordSum:
-    """Return the sum of a fresh sample in a round; failures of slices are reported to nobody, not even to a log."""
+    """Return the sum of gradients of a fresh sample; failures of slices are reported to nobody, not even to a log."""
 
     def attempt(work: Callable[[], Reals]) -> Reals | None:
         return contain(f"a slice of records of {whose}", work, lambda text: None)
@@ -172,10 +172,10 @@ def rehearse_records(
     encoding: RecordEncoding,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Return the seconds of the largest batch that a round may sample, after computing all gradients once.
+    """Return the seconds that the gradients of the largest sample of a round take, at the initial model.
 
-    The gradients are those at the initial model.  Raise InputError if there are more records than declared, if a
-    gradient depends on other records, or if one fails.
+    The gradients of all records are computed once before.  Raise InputError if there are more records than declared, if
+    a gradient depends on other records, or if one fails.
     """
     model = ModelBytes.from_numbers(server.model(), server.dtype).array
     return rehearse_batches(source, model, server.dim, clip, encoding, clock)
@@ -190,7 +190,7 @@ def rehearse_batches(
     clock: Callable[[], float] = time.perf_counter,
     tell_owner: TellOwner | None = None,
 ) -> float:
-    """Return the same seconds, with gradients at a given model.
+    """Return the seconds that the gradients of the largest sample of a round take, at a given model.
 
     With `tell_owner`, errors go to the owner, and the raised error does not depend on the data.
     """
@@ -220,7 +220,8 @@ def rehearse_batches(
 def check_independence(source: RecordClient, round: RoundInfo, model: Numbers, dim: int) -> bool:
     """Tell whether no bit of a gradient depends on the other records of a slice or on its place.
 
-    Each of up to `width` records is computed among the others, in reversed order, and alone at both ends.
+    Up to `width` records are computed in one slice, and again in reversed order; the first, the middle and the last of
+    them also alone, at both ends of a slice.
     """
     width, count = source.width, min(source.width, source.records)
     if width == 1 or not count:
@@ -240,7 +241,7 @@ def check_independence(source: RecordClient, round: RoundInfo, model: Numbers, d
 
 
 def pad_places(places: Places, width: int) -> Places:
-    """Return places followed by dummies, `width` in all."""
+    """Return record indices followed by dummies, `width` in all."""
     return np.concatenate([places, np.full(width - places.size, DUMMY, np.int64)])
 
 
@@ -253,7 +254,7 @@ def check_rows(rows: Any, width: int, dim: int) -> Reals:
 
 
 def _slice(source: RecordClient, round: RoundInfo, model: Numbers, chosen: Places, dim: int, attempt: Attempt) -> Reals:
-    """Return the rows of a slice; if it raises, compute each record alone, with NaN for records that raise."""
+    """Return the gradients of one slice; if it raises, compute each record alone, with NaN for records that raise."""
     width = source.width
 
     def compute(places: Places) -> Reals | None:

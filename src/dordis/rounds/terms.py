@@ -22,7 +22,7 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     clients: int
     """Least number of clients, n."""
     colluders: int
-    """Least T_C."""
+    """Least T_C, the number of colluders of the round that the noise is planned for."""
     bits: int
     """Largest number of bits of a coordinate."""
     mechanism: str
@@ -30,7 +30,7 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     clip: float
     """The largest norm of an update."""
     cost: float
-    """The largest cost of the round for a client, as `round_cost` computes it; infinite if nothing is proved."""
+    """The largest cost theta^2 of the round for a client (`round_cost`); infinite if no epsilon is proved."""
     records: RecordEncoding | UnsetType = UNSET
     """Sampling and encoding of records, if they are the unit of privacy; the cost is then that of the sampled sum."""
     further: tuple[str, ...] | UnsetType = UNSET
@@ -64,8 +64,9 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def ratio(self) -> Fraction:
         """Return an upper bound on the least ratio of noise variance to squared sensitivity of the round's releases.
 
-        A round releases the update, at most a clipping bit, and the application's further values.  One of them costs at
-        least its equal part of the cost, which bounds its ratio.  The exact ratio follows from the parameters.
+        A round releases the update, at most a clipping bit, and the application's further values.  The
+        costliest of them costs at least the cost divided by their number, which bounds its ratio.  The exact ratio
+        follows from the parameters.
         """
         releases = 2 + len(self.further or ())
         return Fraction(1, 2) if math.isinf(self.cost) else Fraction(1, 2) + releases / Fraction(self.cost)

@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 TellOwner = Callable[[str], None]
 """Reports a failure to the client's owner, and to nobody else."""
 NoteTraining = Callable[[str, str], None]
-"""Records a training for the owner, with the kind of failure if its update is zero, or an empty string."""
+"""Records a training for the owner: what was trained, and the kind of failure, empty if there was none."""
 FAILED, LATE, NOT_ENCODED = "training failed", "too late", "encoding failed"
 
 
@@ -30,7 +30,7 @@ class UserCode(Protocol):
 
     @property
     def stored_as(self) -> type[np.float32] | None:
-        """Return the number type in which every update is stored; None if an update keeps its own."""
+        """Return the number type in which every update is stored; None if an update keeps its own type."""
         ...
 
     def train(self, what: str, work: Callable[[], Result]) -> Result | None:
@@ -42,7 +42,7 @@ class UserCode(Protocol):
         ...
 
     def call(self, what: str, work: Callable[[], Result]) -> Result | None:
-        """Return the result of `work`."""
+        """Return the result of `work`, a call of the application other than training."""
         ...
 
     def encode(self, what: str, work: Callable[[], Result], dim: int) -> Result | None:
@@ -68,7 +68,7 @@ class StopOnFailure:
         return work()
 
     def sum_records(self, what: str, work: Callable[[], Result]) -> Result:
-        """Return the sum."""
+        """Return the sum of a sample of records, or raise what `work` raises."""
         return work()
 
     def call(self, what: str, work: Callable[[], Result]) -> Result | None:
@@ -84,7 +84,7 @@ class StopOnFailure:
         work()
 
     def stop(self) -> None:
-        """Do nothing: nothing waits."""
+        """Do nothing: no call of this class waits."""
 
 
 class ZeroOnFailure:
@@ -105,7 +105,7 @@ class ZeroOnFailure:
         return update
 
     def sum_records(self, what: str, work: Callable[[], Result]) -> Result:
-        """Return the sum."""
+        """Return the sum of a sample of records, or raise what `work` raises."""
         return work()
 
     def call(self, what: str, work: Callable[[], Result]) -> Result | None:
@@ -119,11 +119,11 @@ class ZeroOnFailure:
         return encoded
 
     def notify(self, what: str, work: Callable[[], None]) -> None:
-        """Run `work`; a failure only reaches the owner."""
+        """Run `work`; only the owner learns of a failure."""
         contain(what, work, self._tell_owner)
 
     def stop(self) -> None:
-        """Do nothing: nothing waits."""
+        """Do nothing: no call of this class waits."""
 
 
 def contain(what: str, work: Callable[[], Result], tell_owner: TellOwner) -> Result | None:

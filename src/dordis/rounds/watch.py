@@ -1,6 +1,6 @@
 """Events of the current round for its observers: displays, the live page, logs.
 
-They say which clients were asked at which stage, and which of them answered.  They hold no secrets.  An observer must
+Events say which clients were asked at which stage, and which of them answered.  They hold no secrets.  An observer must
 return at once, because the round waits for it.
 """
 
@@ -29,7 +29,7 @@ class AttemptBegan(WatchEvent, frozen=True):
 
 
 class StageBegan(WatchEvent, frozen=True):
-    """Clients are asked for a reply, or the server computes if `clients` is empty; `chunk` is None for whole rounds."""
+    """Clients are asked for a reply, or the server computes if `clients` is empty; `chunk` is None if there is none."""
 
     stage: str
     clients: tuple[int, ...] = ()
@@ -53,7 +53,7 @@ class StageEnded(WatchEvent, frozen=True):
 
 
 class AttemptFailed(WatchEvent, frozen=True):
-    """An attempt at a round failed; for an impossible sum, `survivors` has the clients in it."""
+    """An attempt at a round failed; `survivors` has the clients in an impossible sum, else it is empty."""
 
     index: int
     reason: str
