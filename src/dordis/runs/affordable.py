@@ -53,12 +53,12 @@ class Allowances:
     def affordable_costs(
         self, clients: Iterable[ClientId], selection: Selection, index: int, rounds: int
     ) -> dict[ClientId, float]:
-        """Return the cost of round `index` that each client can afford; `rounds` is the number of rounds from it on."""
+        """Return the cost of round `index` that each client can afford; `rounds` is the number of rounds left."""
         spent = self.spent()
         return {u: self.planned * self._part(spent.get(u, 0.0), _turns(selection, u, index, rounds)) for u in clients}
 
     def _part(self, spent: float, turns: int | None) -> float:
-        """Return the affordable fraction of the planned cost, or 0, for a client with `turns` scheduled rounds left."""
+        """Return the fraction of the planned cost that a client with `turns` scheduled rounds left can afford, or 0."""
         left = self.cap - spent
         if not self.by_cost or turns is None:  # no schedule: the planned cost until the budget is spent
             return 1.0 if left >= 1 - _CLOSE else 0.0

@@ -24,13 +24,13 @@ def check_planned(dim: int, dims: Collection[int]) -> None:
 
 
 def check_able(available: int, able: int, least: int) -> None:
-    """Raise BudgetUsedUp, which ends the run, if clients are available and fewer than `least` can afford a round."""
+    """Raise BudgetUsedUp, which ends the run, if `least` clients are available but fewer can afford a round."""
     if able < least <= available:
         raise BudgetUsedUp(able, least)
 
 
 def check_finite(values: object, number: int) -> dict[str, float]:
-    """Return the metrics of an application after round `number`; raise InputError if one is not a finite number."""
+    """Return the metrics of an application after round `number`; raise InputError for a bad name or infinite value."""
     if not isinstance(values, Mapping):
         raise InputError(f"evaluate() returns a dictionary of names and numbers, not {type(values).__name__}")
     measured = {str(name): _as_number(name, value) for name, value in values.items()}

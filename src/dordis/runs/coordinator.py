@@ -122,7 +122,7 @@ class Coordinator:
         self._count = count
         for number in range(done + 1, count + 1):
             used = self._use_sum(number, index)
-            index = max(index, used.record.index + 1)  # an interrupted round has a lower index than its successors had
+            index = max(index, used.record.index + 1)  # a resumed round may have an index below `index`
             if early and number < count and self._design.agreement.has_cohort:
                 self._early = EarlyInvitation(partial(self._invite, RoundInfo(number + 1, index, self._run)))
             yield self._evaluate(used)
@@ -132,7 +132,7 @@ class Coordinator:
         return self._evaluate(self._use_sum(number, index))
 
     def _use_sum(self, number: int, index: int) -> FinishedRound:
-        """Run a round until the application has used its sum; it is not evaluated yet."""
+        """Run a round until the application has used its sum; return the round without the application's metrics."""
         self._count = max(self._count, number)
         began, started = (timestamp(), time.perf_counter()) if self._early is None else self._early.began
         if self._interrupted is not None and self._interrupted.number == number:
@@ -194,7 +194,7 @@ class Coordinator:
         return FinishedRound(record, costs, receipt, result, parameters)
 
     def _evaluate(self, used: FinishedRound) -> FinishedRound:
-        """Return a round with the application's metrics; its seconds end where those of the next round begin."""
+        """Return the round with metrics; its seconds include the evaluation unless the next round has begun."""
         started, record = time.perf_counter(), used.record
         values = check_finite(self._app.evaluate(), record.number) | used.metrics.values
         took = time.perf_counter() - started
@@ -246,7 +246,7 @@ class Coordinator:
         return _Summed(invited, gathered, agreed, design, result)
 
     def _begin_attempt(self, info: RoundInfo) -> None:
-        """Notify the observers of an attempt; raise if the run has no event left for it."""
+        """Notify the observers of an attempt; raise EventsUsedUp if a run with sampled records has no event left."""
         check_events(info.index, self._design)
         self._watch(AttemptBegan(info.number, info.index))
 
@@ -270,7 +270,7 @@ class Coordinator:
         known = None if before is None else frozenset(before.clients)
 
         def count(asked: Collection[ClientId]) -> None:
-            """Record the cost that owners count, before the first upload or, without a list, before each receipt."""
+            """Record the cost that owners count: before the first upload, or before each arrival is acknowledged."""
             arrived.update(asked)
             if ledger is None or not design.proves or not self._counts_owners:
                 return
@@ -280,7 +280,7 @@ class Coordinator:
                 ledger.record_owner_charges(index, fresh, cost)
 
         def announce(dropped: Mapping[int, int]) -> None:
-            """Record the cost before anything is disclosed."""
+            """Charge the round in the ledger, before anything is disclosed."""
             charge = None if ledger is None else design.charge(parameters, arrived)
             if ledger is not None and charge is not None and not (resumed and ledger.round(index) is not None):
                 self._keep_to_budget(ledger.reserve, charge.after_dropouts(dropped))
@@ -313,7 +313,7 @@ class Coordinator:
         return result
 
     def _candidates(self, info: RoundInfo) -> tuple[tuple[ClientId, ...], float | None]:
-        """Return the clients to invite, and the largest cost that all of them can afford, None without clients."""
+        """Return the clients to invite, and the largest cost that each of them can afford; None if there are none."""
         able = self._able(frozenset(self._rounds.available(info.index)) - self._evictions.clients, info)
         candidates = self._selection.candidates(info.index, able)
         return candidates, min((able[u] for u in candidates), default=None)
@@ -347,7 +347,7 @@ class Coordinator:
     def _agree(
         self, info: RoundInfo, model: ModelBytes, gathered: Gathered, planned: RoundPlan
     ) -> tuple[Parameters, RoundPlan, Mapping[ClientId, bytes]]:
-        """Return the parameters, the plan and the proofs of selection of a round of the clients that are ready."""
+        """Select clients from the ready ones; return the parameters, plan and proofs of selection of their round."""
         if self._design.agreement.has_cohort:
             selected = self._selection.select(info.index, gathered.ready.keys(), gathered.ready)
             design = planned.for_clients(len(selected.clients))

@@ -13,7 +13,7 @@ from dordis.protocols.parameters import MALICIOUS
 
 @dataclass(frozen=True)
 class DropoutNeeds:
-    """The settings with which `dropped` of `clients` clients may leave at any stage; `threshold` None: impossible."""
+    """Tolerance and threshold for rounds that `dropped` of `clients` leave; `threshold` is None if impossible."""
 
     clients: int
     dropped: int
@@ -24,7 +24,7 @@ class DropoutNeeds:
 
     @property
     def threshold_word(self) -> str:
-        """Return the threshold for a table; empty on a sparse graph, which has thresholds of its own."""
+        """Return the threshold or "impossible", for a table; empty for a sparse graph, which has its own thresholds."""
         return "" if self.sparse else "impossible" if self.threshold is None else str(self.threshold)
 
     @property
@@ -56,7 +56,10 @@ def count_dropouts(clients: int, rate: float | Fraction) -> int:
 
 
 def find_needs(setting: Setting, mode: str, dropped: int) -> DropoutNeeds:
-    """Return T and t for a number of dropouts; t is below its default only in semi-honest rounds that need it."""
+    """Return tolerance and threshold for `dropped` dropouts.
+
+    The threshold is below its default only in semi-honest rounds that would fail otherwise.
+    """
     n, T_C = setting.clients, setting.colluders
     least = default_threshold(n, T_C)
     t: int | None = least
@@ -66,13 +69,13 @@ def find_needs(setting: Setting, mode: str, dropped: int) -> DropoutNeeds:
 
 
 def describe_rates(setting: Setting, mode: str, rates: Iterable[Fraction] = RATES[1:]) -> str:
-    """Return a text with the T and t that each dropout rate needs."""
+    """Return a text with the tolerance and threshold that each dropout rate needs."""
     found = ((rate, find_needs(setting, mode, count_dropouts(setting.clients, rate))) for rate in rates)
     return "; ".join(f"{float(rate):.0%}: {needs.short}" for rate, needs in found)
 
 
 def describe_remedy(setting: Setting, mode: str, error: RoundFailed) -> str:
-    """Return the T and t with which a failed round would have succeeded; empty if dropout was not the cause."""
+    """Return the tolerance and threshold that a failed round needed, as text; empty if dropout was not the cause."""
     if isinstance(error, TooManyDropouts):
         return str(find_needs(setting, mode, max(error.dropped, setting.T + 1)))
     if isinstance(error, TooFewClients) and 0 < error.answered < setting.clients:
@@ -81,7 +84,7 @@ def describe_remedy(setting: Setting, mode: str, error: RoundFailed) -> str:
 
 
 def check_survivable(setting: Setting, mode: str, dropped: int) -> None:
-    """Raise InputError if rounds fail whenever `dropped` clients leave before their upload."""
+    """Raise InputError if tolerance or threshold do not allow that `dropped` clients leave before their upload."""
     if dropped > setting.T or setting.clients - dropped < setting.t:
         raise InputError(
             f"every round would lose {dropped} of {setting.clients} clients before their upload (simulation.dropout), "

@@ -31,7 +31,7 @@ class InvitedRound:
 
 
 class EarlyInvitation:
-    """An invitation that has begun; a process does not wait for it at its end, because it may wait for clients."""
+    """An invitation in a daemon thread, which waits for clients; a process that ends does not wait for this thread."""
 
     def __init__(self, invite: Callable[[], InvitedRound]) -> None:
         self.began = timestamp(), time.perf_counter()

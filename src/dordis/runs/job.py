@@ -32,7 +32,7 @@ from dordis.selection.vrf_capacity import describe_starvation
 
 @dataclass(frozen=True)
 class Job:
-    """A validated configuration: the application, the protocol, and the privacy of its rounds."""
+    """A validated configuration, with its application, round plan, protocol and cryptographic primitives."""
 
     config: RunConfig
     app: AppServer
@@ -123,7 +123,7 @@ def prepare(config: RunConfig, app: AppServer) -> Job:
 
 
 def require_cohort(job: Job, where: str) -> Job:
-    """Return the job; raise InputError if its protocol lists no clients, which `where` does not support."""
+    """Return the job; raise InputError if its protocol lists no clients: the engine named `where` needs a list."""
     if not job.protocol.has_cohort:
         raise InputError(
             f"the protocol '{job.protocol.name}' lists no clients, which {where} does not support yet: simulate it "
@@ -133,7 +133,7 @@ def require_cohort(job: Job, where: str) -> Job:
 
 
 def setting_of(config: RunConfig, app: AppServer, protocol: SummingProtocol) -> Setting:
-    """Return the setting that the noise is planned for."""
+    """Return the setting for the noise plan: participations, update length, clip bound, delta, dropouts, colluders."""
     privacy, given, federation = config.privacy, config.protocol, config.federation
     clipping, has_beacon = Clipping.from_config(privacy.clip), bool(config.deployment.beacon)
     cohort = federation.clients, federation.per_round, all_colluders(config)
@@ -196,7 +196,10 @@ def all_colluders(config: RunConfig) -> int:
 
 
 def least_arrivals(config: RunConfig) -> int:
-    """Return n_min without a list of clients: half of n_max, or n_max less the tolerance if one is given."""
+    """Return n_min, the least number of clients of a round without a list of clients.
+
+    It is `federation.per_round` less the tolerance, by default half of `federation.per_round`.
+    """
     if config.protocol.threshold is not None:
         raise InputError(
             f"the protocol '{config.protocol.use}' has no quorum of clients: leave protocol.threshold out, and set "
@@ -207,7 +210,7 @@ def least_arrivals(config: RunConfig) -> int:
 
 
 def check_closing(config: RunConfig, protocol: SummingProtocol) -> None:
-    """Raise InputError for `federation.closing` where clients are listed, or with clients outside n_min..n_max."""
+    """Raise InputError if `federation.closing` is set for a protocol that lists clients, or is out of range."""
     if not config.federation.closing:
         return
     if protocol.has_cohort:
@@ -224,7 +227,7 @@ def check_closing(config: RunConfig, protocol: SummingProtocol) -> None:
 
 
 def check_cohort(config: RunConfig) -> None:
-    """Raise InputError for contradictory numbers of clients; the error names their keys."""
+    """Raise InputError for contradictory numbers of clients; the error names the settings."""
     federation, protocol = config.federation, config.protocol
     n, t, T = federation.per_round, protocol.threshold, protocol.tolerance
     if n > federation.clients:

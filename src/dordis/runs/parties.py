@@ -28,7 +28,7 @@ from dordis.selection.vrf import VrfSelection
 
 @dataclass(frozen=True)
 class SelectionRule:
-    """How a run selects its clients: the `kind` of selection, the clients `per_round`, and the `least` that suffice.
+    """How a run selects its clients: the `kind` of selection, the clients `per_round`, and their `least` number.
 
     `drawn` tells whether public randomness selects the clients.  With `vrf`, `indices` is the number of round indices
     that the run may use.

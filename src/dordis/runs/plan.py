@@ -43,12 +43,14 @@ from dordis.rounds.terms import Terms
 from dordis.runs.threat_model import ThreatModel
 
 SLACK = 0.9
-"""Fraction of the planned noise that terms promise if the noise depends on dropout, because rounding depends on n."""
+"""Fraction of the planned noise that an invitation promises if dropouts take noise with them.
+
+The exact noise is not known before the round: it is rounded, and the rounding depends on the number of clients."""
 
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """A strategy in a setting, for rounds of `setting.clients` clients.
+    """A noise strategy in a setting, for rounds of `setting.clients` clients; it returns the parameters of each round.
 
     `kind` is the mechanism; a strategy with a mechanism of its own replaces it.  `allowance` is the largest cost
     theta^2 of a round; by default the budget divided by the number of releases.  `projection` is the rule by which
@@ -103,7 +105,7 @@ class RoundPlan:
         return self.setting.allowance(self.epsilon) if self.allowance is None else self.allowance
 
     def for_clip(self, bound: float) -> "RoundPlan":
-        """Return this plan with another clip bound; noise is proportional to it, so nothing is planned again."""
+        """Return this plan with another clip bound; the noise is scaled with the bound and not planned again."""
         if bound == self.setting.clip:
             return self
         other = replace(self, setting=replace(self.setting, clip=bound))
@@ -119,13 +121,13 @@ class RoundPlan:
         return replace(self, setting=replace(self.setting, buckets=buckets), projection=rule)
 
     def for_alignment(self, alignment: Alignment | None) -> "RoundPlan":
-        """Return this plan, at the same cost, folded for the alignment of past updates if the rule is `adaptive`."""
+        """Return this plan, at the same cost, folded for past updates of this alignment if the rule is `adaptive`."""
         if self.projection != projection.ADAPTIVE or alignment is None:
             return self
         return replace(self, allowance=self.allowed).with_projection(self.projection, alignment)
 
     def alignment(self, outputs: Sequence[ChunkOutput], aggregate: Aggregate) -> Alignment | None:
-        """Estimate the alignment of the updates of a round; None if folding does not adapt to it."""
+        """Return the estimated alignment of a round's updates (`Alignment`); None if folding does not adapt to it."""
         if self.projection != projection.ADAPTIVE or self.plan is None:
             return None
         grid, survivors = self.mechanism.grid, min(aggregate.survivors)
@@ -137,12 +139,12 @@ class RoundPlan:
 
     @property
     def saving(self) -> Saving | None:
-        """Return the savings and costs of folding; None if updates are not folded."""
+        """Return the bytes that folding saves and the error that it adds; None if updates are not folded."""
         return projection.estimate_saving(self.plan) if self.plan else None
 
     @property
     def delta(self) -> float:
-        """Return delta."""
+        """Return the configured delta of the run."""
         return self.setting.given_delta
 
     @property
@@ -166,9 +168,9 @@ class RoundPlan:
 
     @property
     def least(self) -> int:
-        """Return the least number of clients of a round: n_min without a list of clients, otherwise t or less.
+        """Return the least number of clients of a round: the threshold t or less, or n - T without a list of clients.
 
-        It is below t if evicting T_C liars and as many honest clients can leave fewer than t clients.
+        It is below t if fewer than t clients can remain after T_C liars and as many honest clients are evicted.
         """
         n, T_C = self.setting.clients, self.setting.colluders
         if not self.agreement.has_cohort:
@@ -336,14 +338,14 @@ class RoundPlan:
         return Charge.from_parameters(parameters, mechanism=self.mechanism, draw_failure=failure, arrived=arrived)
 
     def noise(self, outputs: Sequence[ChunkOutput]) -> NoiseVariances | None:
-        """Return the noise left in the chunk whose charged noise is least; None if nobody adds noise."""
+        """Return the noise variances of the chunk with the least charged noise; None if nobody adds noise."""
         if self.mechanism.noise_from is NoiseFrom.NOBODY:
             return None
         update = outputs[: len(outputs) - len(self.plan.further)] if self.plan else outputs
         return min((self._kept(output) for output in update), key=lambda kept: kept.charged)
 
     def _kept(self, output: ChunkOutput) -> NoiseVariances:
-        """Return the noise of protocol and mechanism in a chunk's sum."""
+        """Return the variances of the noise in a chunk's sum, that of protocol and mechanism added up."""
         wanted = self._protocol_noise.variance if self._protocol_noise else 0
         own = self.mechanism.noise_variances(len(output.survivors), self.setting.clients, self.setting.colluders)
         return NoiseVariances(
@@ -351,17 +353,17 @@ class RoundPlan:
         )
 
     def costs(self, outputs: Sequence[ChunkOutput]) -> dict[str, float]:
-        """Return the additional costs of a round that the strategy only simulates, by name; for most there are none."""
+        """Return further costs of a round that the strategy only simulates, such as bytes, by name; often empty."""
         return self.strategy.costs(self.mechanism.grid, min(len(output.survivors) for output in outputs))
 
     def trust(self, hides_updates: bool, simulated: bool) -> Trust:
-        """Return the statement of who is trusted with what; `hides_updates` tells whether the protocol hides them."""
+        """Return the facts about trust in the parties; `hides_updates`: whether the protocol hides single updates."""
         stops = self.strategy.rule is Rule.STOP
         return Trust(self.proves, stops, self.mechanism.noise_from, hides_updates, simulated)
 
     @property
     def words(self) -> Descriptions:
-        """Return the descriptions of strategy and mechanism."""
+        """Return the descriptions of strategy and mechanism, and the reason if no epsilon is proved."""
         return Descriptions(self.strategy.describe(self.setting), self.mechanism.description, self.strategy.unproved)
 
     @property

@@ -39,9 +39,9 @@ def attempt(
 ) -> AttemptedRounds[Output]:
     """Call `run` with this round index and, while it fails, with the next ones; call `on_failure` with each failure.
 
-    After `limit` failures the last one is raised.  A failure with suspects whom no earlier one had does not count: it
-    evicts a client, so there are few.  An index is never used twice, because a client that answered in a round refuses
-    a second one with the same index.
+    After `limit` failures the last one is raised.  A failure with a new suspect does not count towards `limit`: it
+    evicts a client, so there are few of them.  An index is never used twice, because a client that answered in a round
+    refuses a second one with the same index.
     """
     if limit < 1:
         raise InputError(f"a round is tried at least once, not {limit} times")
@@ -68,7 +68,7 @@ def suspects_of(error: RoundFailed) -> set[ClientId]:
 
 
 def is_liar(partners: int, liars: int) -> bool:
-    """Tell whether a client in conflict with `partners` others lies: if they outnumber the liars, one is honest."""
+    """Tell whether a client in conflict with `partners` others lies: if at most `liars` of these lie, one is honest."""
     return partners > liars
 
 
@@ -76,9 +76,9 @@ def to_evict(error: RoundFailed, colluders: int, around: int) -> frozenset[Clien
     """Return the clients to evict after a failed round: never more honest clients than liars, and a liar if one lied.
 
     At most `colluders` clients of the round lie, T_C, and at most `around` of them share secrets with any one honest
-    client: T_C too, or c_k on the graphs of SecAgg+.  A client that the error names is evicted alone; so is a client in
-    conflict (accusing or accused) with more than `around` others.  Of each remaining pair of accuser and accused both
-    are evicted, unless one of them already is.  docs/proofs/blame.md has the proof.
+    client: T_C too, or c_k on the graphs of SecAgg+ (docs/secagg_plus.md).  A client that the error names is evicted
+    alone; so is a client in conflict (accusing or accused) with more others than can lie.  Of each remaining pair of
+    accuser and accused both are evicted, unless one of them already is.  docs/proofs/blame.md has the proof.
     """
     going = {ClientId(u) for u in error.named}
     edges = {(ClientId(min(pair)), ClientId(max(pair))) for pair in error.accusations}

@@ -185,7 +185,7 @@ class Run:
 
     @classmethod
     def resume(cls, job: Job, home: Population, path: Path) -> "Run":
-        """Resume the run at `path` after its last finished round or in its open one; raise if a process has it open."""
+        """Resume the run at `path` after its last finished round or in its open one; raise if a process runs it."""
         stored = run_records.load_run(path)
         held = lock_directory(path)
         try:
@@ -251,7 +251,7 @@ class Run:
     def rounds(self, watch: Watch = silent, *, early: bool = False) -> Iterator[FinishedRound]:
         """Run the remaining rounds; yield each once its records are on disk.
 
-        With `early`, clients of the next round are invited before that, and train meanwhile.
+        With `early`, clients of the next round are invited, and train, while a round is evaluated and recorded.
         """
         config, last = self.job.config, self.records.last()
         coordinator = self._coordinator(watch)
@@ -279,7 +279,7 @@ class Run:
 
     @property
     def _invites_early(self) -> bool:
-        """Tell whether clients train while rounds are evaluated: on machines of their own, if the application may."""
+        """Tell whether clients train while a round is evaluated: in deployed runs, if the application allows it."""
         return self.home.fidelity == DEPLOYED and self.job.app.evaluates_beside
 
     def close(self, stopped: str) -> RunOutcome:
@@ -339,7 +339,7 @@ def done(records: RunRecords) -> int:
 
 
 def predecessor_of(before: RunRecords, job: Job, spent: LedgerSummary | None) -> Predecessor:
-    """Return the entry for a successor's manifest; its `budget` is the least epsilon that the successor may state."""
+    """Return a run's entry in its successor's manifest; `budget` is the least epsilon that the successor may state."""
     clipping, manifest = Clipping.from_config(job.config.privacy.clip), before.manifest
     return Predecessor(
         run=before.id.hex(),
@@ -363,13 +363,13 @@ def next_clipping(records: RunRecords, clipping: Clipping) -> Clipping:
 
 
 def check_same(config: RunConfig, records: RunRecords) -> None:
-    """Raise InputError if a run is resumed with another configuration than its ledger, plan and statements are for."""
+    """Raise InputError if a run is resumed with another configuration than it began with, except `FREE` settings."""
     now = msgspec.json.decode(msgspec.json.encode(config), type=type(config))  # through JSON, as in the manifest
     began = msgspec.convert(records.manifest.config, type(config))
     for name in type(config).__struct_fields__:
         if name not in FREE and getattr(now, name) != getattr(began, name):
             raise InputError(f"the run at {records.path} began with another '{name}': put it back, or start a new run")
-    if bool(now.deployment.beacon) != bool(began.deployment.beacon):  # its path may change
+    if bool(now.deployment.beacon) != bool(began.deployment.beacon):  # the path of the beacon may change
         raise InputError(
             f"the run at {records.path} began {'with' if began.deployment.beacon else 'without'} a beacon, and its "
             "noise was planned for that: put 'deployment.beacon' back, or start a new run"

@@ -19,7 +19,7 @@ class ThreatModel:
     sparse: bool = False
     """Whether each client shares masks and secrets with its neighbours in a graph only, as in SecAgg+."""
     drawn: bool = False
-    """Whether public randomness selects the clients, by VRF or permutation, so that T_C is a quantile."""
+    """Whether public randomness selects the clients, by VRF or permutation; T_C is then a quantile of the colluders."""
     tries: int = TRIES
     """How often every round may be tried, each time under another index."""
     agree: WriteParameters = agree_with_cohort
@@ -31,12 +31,12 @@ class ThreatModel:
 
     @property
     def draw_failure(self) -> Fraction:
-        """Return a bound on the chance that a round has more than T_C colluders."""
+        """Return a bound on the chance that a round has more than T_C colluders, the number that it withstands."""
         return largest_draw_failure() if self.drawn else Fraction(0)
 
     @property
     def round_failure(self) -> Fraction:
-        """Return a bound on the chance that the graph or the selection of a round fails."""
+        """Return a bound on the chance that a round's graph is insecure or that it has more than T_C colluders."""
         return self.draw_failure + (sparse_graph.failure(self.mode) if self.sparse else Fraction(0))
 
     def indices(self, rounds: int) -> int:
@@ -44,5 +44,5 @@ class ThreatModel:
         return self.tries * rounds
 
     def failure(self, rounds: int) -> float:
-        """Return a bound on the chance that graph or selection fails in any round index of a run of `rounds` rounds."""
+        """Return a bound on the chance that `round_failure` bounds, over all indices of a run of `rounds` rounds."""
         return float(self.indices(rounds) * self.round_failure)
