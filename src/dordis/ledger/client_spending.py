@@ -38,7 +38,7 @@ class Budget:
     epsilon: float | None
     delta: float
     records: SampledEvents | None = None
-    """The planned events of one record, if records are the unit of privacy; all of them are stated."""
+    """The planned events of one record, if records are the unit of privacy; the stated epsilon covers all of them."""
     paper: bool = False
     """Whether the paper's accounting is used: every client pays for every round, and Renyi divergences are added up."""
 
@@ -49,7 +49,7 @@ class Budget:
 
 
 PaidCosts = frozenset[tuple[ReleaseCost, int]]
-"""The costs of releases that a client has paid for, each with its number."""
+"""The costs of releases that a client has paid for, each with how often it was paid."""
 
 
 def _compose(paid: PaidCosts) -> float:
@@ -87,7 +87,7 @@ class Account:
         self.run, self.budget = run, budget
         self.rounds = ChargedRounds()
         self._counted: dict[int, tuple[OwnerCharge, set[int]]] = {}
-        """By index the cost that owners counted for a round, and the clients; with open arrival clients are added."""
+        """By round index: the cost that owners counted, and their clients; with open arrival more are added."""
         self.runs: dict[bytes, RunCharge] = {}
         """Other runs over the same data, charged as a whole to every client."""
         self.predecessor: Account | None = None
@@ -182,7 +182,7 @@ class Account:
             raise InputError(f"round {charge.index} costs {cost:.6g}, and a planned event {planned.theta_squared:.6g}")
 
     def reserve(self, charge: Charge) -> None:
-        """Charge all clients of a round at the least noise that it may have."""
+        """Charge all clients of a round at the least noise that the round may have."""
         self.check_reservable(charge)
         self.rounds[charge.index], self.refused = LedgerRound(charge), None
         self._indices, self._likeliest = self._indices_with(charge)
@@ -207,7 +207,7 @@ class Account:
         self.refused = charge
 
     def check_completable(self, index: int, outcomes: Sequence[ChunkOutcome]) -> None:
-        """Raise InputError unless a round is reserved, and the outcomes of its chunks follow from its plan and U3."""
+        """Raise InputError unless a round is reserved, and its chunks' outcomes follow from plan and survivors."""
         charge = self.check_open(index).charge
         if len(outcomes) != len(charge.variances):
             raise InputError(f"round {index} has {len(charge.variances)} chunks, not {len(outcomes)}")
@@ -299,7 +299,7 @@ class Account:
         return record_accounting.epsilon(planned, left) if left > 0 else math.inf
 
     def failure(self, more: Charge | None = None) -> Fraction:
-        """Return the chance that a graph or selection failed under any index so far, or of the round `more`.
+        """Return a bound on the chance that a graph or selection fails in any round so far, or in the round `more`.
 
         Unused indices count too, because the server chose among the indices.
         """
@@ -309,7 +309,7 @@ class Account:
         return indices * likeliest + sum(earlier, Fraction(0)) + runs
 
     def _indices_with(self, more: Charge | None) -> tuple[int, Fraction]:
-        """Return the number of indices up to the last one, and the largest chance of failure of a round."""
+        """Return the number of round indices so far, `more` included, and the largest chance of failure of a round."""
         if more is None:
             return self._indices, self._likeliest
         return max(self._indices, more.index + 1), max(self._likeliest, more.failure)
@@ -321,7 +321,7 @@ class Account:
         return self._spent.get(payer, Counter()) + Counter(more.reserved_costs if more else ()) + runs
 
     def _paid(self, client: int, more: Charge | None = None) -> PaidCosts:
-        """Return the same costs as a hashable value, so that equal costs of many clients are composed once."""
+        """Return the costs of a client as a hashable value, so that equal costs of many clients are composed once."""
         if more is not None or self.runs:
             return frozenset(self.costs(client, more).items())
         payer = _EVERYBODY if self.budget.paper else client
@@ -354,7 +354,7 @@ class Account:
             raise BudgetExceeded(worst, epsilon, self.budget.epsilon)
 
     def is_beyond_budget(self, charge: Charge) -> bool:
-        """Tell whether a round exceeds the budget by its cost alone, before delta is reduced for its index."""
+        """Tell whether a round exceeds the budget by its cost alone, without taking its chance of failure off delta."""
         if self.budget.records is not None:
             return False
         left = self.budget.delta - float(self.failure())

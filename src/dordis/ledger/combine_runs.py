@@ -29,7 +29,7 @@ NOBODY = -1
 
 @dataclass(frozen=True)
 class LedgerPart:
-    """One run or one ledger of queries: its account, stated epsilon, and clients' keys; empty without a registry."""
+    """One run or ledger of queries: account, stated epsilon, and clients' `keys`, empty if there is no registry."""
 
     path: Path
     account: Account
@@ -38,12 +38,12 @@ class LedgerPart:
 
     @property
     def worst_costs(self) -> Costs:
-        """Return the costs of the client that has spent most, or of the stated epsilon if it is larger."""
+        """Return the costs of the client that has spent most, or of the stated epsilon if more is stated than spent."""
         client = self.account.worst_client(self.account.clients())
         return self.costs(NOBODY if client is None else client)
 
     def costs(self, client: int) -> Costs:
-        """Return the costs of a client, or of the stated epsilon if it is larger than the epsilon spent."""
+        """Return the costs of a client, or of the stated epsilon if more is stated than spent."""
         return self.account.costs(client) if self.stated.is_spent else self._stated_costs
 
     @cached_property

@@ -60,7 +60,7 @@ class PlannedRun:
     charge: RunCharge
     """The cost of the run without that of its predecessors."""
     covered: float = 0.0
-    """The theta^2 already charged for its predecessors, whose rounds its account contains too."""
+    """The cost theta^2 already charged for the run's predecessors, whose rounds the run's account contains too."""
 
     @classmethod
     def open(
@@ -116,11 +116,11 @@ class PlannedRun:
 
 
 def _beyond(theta_squared: float, covered: float) -> float:
-    """Return `theta_squared - covered`, but always above 0, because every run has a charge."""
+    """Return the cost `theta_squared` less `covered`, but always above 0, because every run has a charge."""
     return max(theta_squared - covered, 2.0**-40 * theta_squared)
 
 
 def _theta_charged(ledger: Ledger, run: Path) -> float:
-    """Return the theta^2 charged in a ledger for a run and its predecessors."""
+    """Return the cost theta^2 that a ledger charges for a run and its predecessors."""
     charged = read_ledger(ledger.path)[0].runs
     return sum(charged[one.run].theta_squared for one in read_ledger(run / LEDGER)[0].lineage() if one.run in charged)

@@ -36,7 +36,7 @@ class Opened(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
 class Counted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="counted"):
     """Clients are asked for uploads; their owners may have counted this cost even if the round fails.
 
-    The cost is None if owners count none.
+    `cost` is theta^2 (docs/accounting.md), or None if owners count no cost.
     """
 
     previous: str
@@ -69,7 +69,7 @@ class Completed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fie
 
 
 class RunCharged(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="run"):
-    """A whole run over the same data is charged to every client at a theta^2; a later line of that run replaces it."""
+    """A whole run over the same data is charged to every client, at cost theta^2; the run's next line replaces it."""
 
     previous: str
     run: str

@@ -233,7 +233,10 @@ class _LedgerReader:
         return self._read_lines(data[self._size :])
 
     def read_new(self, file: LockedFile) -> Account:
-        """Return the same account, but verify only the last earlier line, which has the hash of all before it."""
+        """Return the account with the lines added since the last call; of earlier lines verify only the last.
+
+        The last line has the hash of all lines before it.
+        """
         data = file.read(self._size - self._last)
         if self.heads and hashlib.sha256(data[: self._last]).hexdigest() != self.head:
             raise LedgerDamaged(_CHANGED)

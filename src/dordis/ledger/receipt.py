@@ -41,7 +41,7 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: str
     clients: tuple[int, ...]
     survivors: tuple[tuple[int, ...], ...]
-    """U3 of every chunk."""
+    """U3, the clients in the sum, of every chunk."""
     signatures: tuple[dict[int, bytes], ...]
     """A quorum's signatures on U3 of every chunk, by client; empty in semi-honest mode."""
     planned: tuple[str, ...]
@@ -65,7 +65,7 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         previous: str,
         arrived: Collection[int] = (),
     ) -> "Receipt":
-        """Return the receipt of a finished round; `arrived` has its clients if arrival was open and no U was fixed."""
+        """Return the receipt of a finished round; `arrived` has its clients if the parameters list none."""
         return cls(
             run=parameters.run.hex(),
             index=parameters.index,

@@ -1,8 +1,9 @@
 """The cost of a noisy sum as data, so that it can be recomputed without the code of its mechanism.
 
-- The cost of Skellam noise, the protocol's own, follows from Delta2, the length and the variance that counts.
-- For other mechanisms the ledger stores a price list: the cost for each variance that may count with |D| <= T.  Rounds
-  with more dropouts have no output.  The variance is that of the protocol's noise, or of noise shares that clients add
+- The cost of Skellam noise, the protocol's own, follows from the sensitivity Delta2, the length and the variance that
+  counts for privacy.
+- For other mechanisms the ledger stores a price list: the cost for each variance that may count with up to T dropouts;
+  rounds with more have no output.  The variance is that of the protocol's noise, or of noise shares that clients add
   outside the protocol, which the ledger lists under the scheme `orig`.  A mechanism with neither, such as the Gaussian
   baselines, has one price, which must hold for every dropout.
 
@@ -72,7 +73,8 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class NoisySum(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One noisy sum over one or several chunks: its sensitivity, and the least noise variance of these chunks.
 
-    `l2_squared` is Delta2^2 and `l1` is Delta1, in integer units; `variance` is the one that counts for privacy.
+    `l2_squared` and `l1` are Delta2^2 and Delta1, the sensitivities in the norms L2 (squared) and L1, in integer units;
+    `variance` is the one that counts for privacy.
     `mechanism` is None for Skellam noise, the protocol's own.  If `brought`, clients add the noise outside the
     protocol, so that the protocol's outputs do not include it.
     """
@@ -92,7 +94,7 @@ class NoisySum(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         return self.mechanism or mechanism_name(DSkellam)
 
     def cost(self, variance: Fraction, samples: int) -> ReleaseCost:
-        """Return the cost of the sum if this variance counts, for noise made of `samples` samples.
+        """Return the cost of the sum if this variance counts for privacy, for noise made of `samples` samples.
 
         Raise InputError if the price list lacks the variance.
         """
@@ -211,7 +213,7 @@ def check_shares(event: DiscreteGaussianSum, clients: int, brought: Fraction | N
 
 
 def counted_variance(plan: NoisePlan, dropped: int | None) -> Fraction:
-    """Return the variance that counts for privacy after `dropped` dropouts; if None, the least for any |D| <= T."""
+    """Return the variance that counts for privacy after `dropped` dropouts; if None, the least for up to T dropouts."""
     return _reserved(plan) if dropped is None else plan.charged_variance(range(plan.clients - dropped), b"")
 
 
@@ -230,5 +232,5 @@ def _reserved(plan: NoisePlan) -> Fraction:
 
 @lru_cache(maxsize=1 << 10)
 def _charged(plan: NoisePlan) -> frozenset[Fraction]:
-    """Return the variances that count for the numbers of dropouts 0..T, whichever clients drop out."""
+    """Return the variances that count for privacy after 0, 1, ..., T dropouts, whichever clients drop out."""
     return frozenset(plan.charged_variance(range(plan.clients - dropped), b"") for dropped in range(plan.tolerance + 1))

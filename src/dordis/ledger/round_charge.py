@@ -3,8 +3,8 @@
 A round is charged before its first unmask request, at the least noise that its parameters allow.  When it is complete,
 it is charged at the noise actually left.  The clients whose input may be in an opened sum pay:
 
-- for a reserved round, all of U, because an unmask request may have left for an unknown U3; with open arrival, all
-  clients that came;
+- for a reserved round, all of its clients U, because it is not known for which survivors U3 an unmask request left;
+  with open arrival, all clients that came;
 - for a completed round, the clients in U3 of at least one chunk, for the whole vector.  The input of a client outside
   U3 stays hidden by its self-mask, even if the upload came late: no honest client gives a share of that mask.
 
@@ -46,9 +46,9 @@ theta_squared = lru_cache(maxsize=1 << 12)(accounting.theta_squared)  # most rou
 class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, dict=True):
     """The data from which the cost of a round follows: clients, noise plan of every chunk, and releases.
 
-    A chunk whose U3 is not fixed yet is charged at the least noise over all |D| <= T.  The update and every further
-    release are charged.  `failure` is the chance that the round's graph is insecure or that the round has more than T_C
-    colluders.
+    A chunk whose survivors are not fixed yet is charged at the least noise that up to T dropouts leave.  The update and
+    every further release are charged.  `failure` is the chance that the round's graph is insecure or that the round has
+    more than T_C colluders.
     """
 
     index: int
@@ -63,7 +63,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     releases: tuple[NoisySum, ...]
     failure: Fraction = NEVER
     dropped: tuple[int | None, ...] = ()
-    """|D| of each chunk, None for chunks without a fixed U3 when the round was charged; empty if all are None."""
+    """Number of dropouts of each chunk, None if its survivors were not fixed at the charge; empty if all are None."""
     n_max: int = 0
     """With open arrival the largest number of clients in a sum, and `clients` are those that came; otherwise 0."""
 
@@ -109,11 +109,11 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     @property
     def largest(self) -> int:
-        """Return the largest number of clients in a sum: |U|, or n_max with open arrival."""
+        """Return the largest number of clients in a sum: all clients of the round, or `n_max` with open arrival."""
         return self.n_max or len(self.clients)
 
     def after_dropouts(self, dropped: Mapping[int, int]) -> "Charge":
-        """Return this charge with |D| known for some chunks: `dropped` has |D| by chunk."""
+        """Return this charge with known dropouts: `dropped` has their number, for some chunks."""
         known = tuple(dropped.get(chunk) for chunk in range(len(self.variances)))
         charge = msgspec.structs.replace(self, dropped=known)
         releases = (msgspec.structs.replace(one, variance=charge.least_variance(one.chunks)) for one in self.releases)
@@ -125,7 +125,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         return self.after_dropouts(dict.fromkeys(range(len(self.variances)), 0))
 
     def least_variance(self, chunks: Sequence[int]) -> Fraction:
-        """Return the least noise variance of these chunks, at the known |D|, or else at the worst |D| <= T."""
+        """Return the least noise variance of these chunks, for the known number of dropouts or else for up to T."""
         return min(
             counted_variance(self.plans[chunk], self.dropped[chunk] if self.dropped else None) for chunk in chunks
         )
@@ -158,7 +158,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class ChunkOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The outcome of a chunk: the dropouts D = U minus U3, the variance left in the sum, and the variance charged."""
+    """The outcome of a chunk: the clients that dropped out, the noise variance left in the sum, and the one charged."""
 
     dropped: tuple[int, ...]
     left: Fraction
@@ -182,7 +182,7 @@ def outcome_from_output(charge: Charge, outcome: ChunkOutput) -> ChunkOutcome:
 
 @dataclass(frozen=True)
 class OwnerCharge:
-    """The largest cost, as theta^2, that the owners of some clients counted for a round; None if they count none."""
+    """The largest cost theta^2 that the owners of `clients` counted for a round; `cost` is None if they count none."""
 
     clients: tuple[int, ...]
     cost: float | None
@@ -191,7 +191,7 @@ class OwnerCharge:
 
 @dataclass(frozen=True)
 class RunCharge:
-    """The cost of a whole run for each client: theta^2, and the chance that a graph or a selection fails."""
+    """The cost of a whole run for each client: theta^2 (docs/accounting.md), and the chance of a bad graph or draw."""
 
     label: str
     theta_squared: float
@@ -228,7 +228,7 @@ def check_clients(clients: Sequence[int]) -> None:
 
 
 def check_dropped(charge: Charge) -> None:
-    """Raise InputError unless |D| is given for every chunk or for none, and is at most T."""
+    """Raise InputError unless dropouts are given for every chunk or for none, at most the tolerance T in each."""
     if charge.dropped and len(charge.dropped) != len(charge.variances):
         raise InputError("the dropouts of a round are given for every chunk or for none")
     if any(lost is not None and not 0 <= lost <= charge.tolerance for lost in charge.dropped):
@@ -236,7 +236,7 @@ def check_dropped(charge: Charge) -> None:
 
 
 def check_known_dropouts(charge: Charge, chunk: int, outcome: "ChunkOutcome") -> None:
-    """Raise InputError if a chunk was charged for a known |D| and its outcome has another."""
+    """Raise InputError if a chunk was charged for a known number of dropouts and its outcome has another."""
     lost = charge.largest - len(charge.clients) + len(outcome.dropped)
     if charge.dropped and charge.dropped[chunk] not in (None, lost):
         raise InputError(f"chunk {chunk} was charged for {charge.dropped[chunk]} dropouts and has {lost}")
@@ -249,7 +249,7 @@ def check_chunks_covered(spread: Sequence[Sequence[int]], chunks: int) -> None:
 
 
 def check_outcome(charge: Charge, run: bytes, chunk: int, outcome: ChunkOutcome) -> None:
-    """Raise InputError unless the variances of a chunk follow from the noise plan and U3.
+    """Raise InputError unless the variances of a chunk follow from its noise plan and its survivors.
 
     The variance left may be larger than the charged one, by excess noise that could not be removed.
     """

@@ -89,7 +89,7 @@ def predecessor_budgets(account: Account, manifest: Manifest | None) -> list[Bud
 
 
 def epsilon_at_delta(budget: Budget, delta: float) -> float:
-    """Return the epsilon of a budget at another delta: unchanged at a larger delta, from theta^2 at a smaller one."""
+    """Return the epsilon of a budget at another delta: unchanged at a larger one, recomputed at a smaller one."""
     if budget.epsilon is None or delta >= budget.delta:
         return budget.epsilon or 0.0
     return max(budget.epsilon, gdp.epsilon(gdp.theta_budget(budget.epsilon, budget.delta), delta))
@@ -100,7 +100,7 @@ def is_ended_by_budget(account: Account, manifest: Manifest) -> bool:
 
     Reading the ledger has checked that the refused round exceeds the budget.  Here it is compared with the plan: it
     must be like the run's rounds, exceed the budget at the remaining delta, and be affordable without dropout as often
-    as a client may take part.  So a forged line gains about the cost of one round.
+    as a client may take part.  So a forged line lowers the stated epsilon by the cost of about one round.
     """
     refused = account.refused
     if refused is None or not manifest.trust.stops or manifest.budget is None:
@@ -111,7 +111,7 @@ def is_ended_by_budget(account: Account, manifest: Manifest) -> bool:
 
 
 def is_like_rounds(refused: Charge, account: Account, manifest: Manifest) -> bool:
-    """Tell whether a refused round has the plan's T_C, a fraction T / n at most the plan's, and the run's noise law.
+    """Tell whether a refused round has the plan's colluders T_C, at most its tolerance T / n, and the run's noise law.
 
     Scheme, chance of failure and prices must be those of the first charged round, which the receipts confirm: with
     others a forged round could be cheap without dropout and expensive with it.
