@@ -61,7 +61,7 @@ class ScheduledSelection(ABC):
         return select_at_least(self.least, self.candidates(index, available))
 
     def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
-        """Raise if U has clients that are not scheduled, or is below the least cohort."""
+        """Raise if the list of clients U has unscheduled clients, lacks this one, or is below the least cohort."""
         check_run(parameters, self.run)
         if not isinstance(parameters, CohortParameters):
             check_least_arrivals(parameters, self.least)
@@ -98,7 +98,7 @@ class BalancedSelection(ScheduledSelection):
 
     In any R consecutive rounds every client is scheduled at most ceil(R count / N) times.  The permutation follows from
     the run id, the registry, and the value of round 0 of the `beacon`.  Without a beacon a server can choose a manifest
-    whose permutation it likes: then T_C has to bound the colluders of the whole registry.
+    whose permutation it likes: then T_C, the bound on a round's colluders, has to hold for the whole registry.
     """
 
     registry: Registry
@@ -135,7 +135,7 @@ class BalancedSelection(ScheduledSelection):
         return self._last_window[index]
 
     def times_scheduled(self, client: ClientId, index: int, rounds: int) -> int:
-        """Return how many of the rounds' windows contain the client's place in the permutation."""
+        """Return in how many of the `rounds` rounds from this index on the client is scheduled."""
         if client not in self._places:
             return 0
         first, N, place = index * self.count, len(self.registry), self._places[client]
@@ -157,12 +157,12 @@ def check_scheduled(me: ClientId, index: int, window: frozenset[ClientId]) -> No
 
 
 def check_contributor_scheduled(client: ClientId, index: int, window: frozenset[ClientId]) -> None:
-    """A client that contributes is scheduled for the round."""
+    """Raise ProtocolError unless a client that contributes is scheduled for the round."""
     if client not in window:
         raise ProtocolError(f"client {client} contributes to round {index}, for which it is not scheduled")
 
 
 def check_all_scheduled(parameters: CohortParameters, window: frozenset[ClientId]) -> None:
-    """Raise ProtocolError unless all clients in U are scheduled for this round."""
+    """Raise ProtocolError unless all clients that the parameters list are scheduled for this round."""
     if not window.issuperset(parameters.clients):
         raise ProtocolError("the round has clients that are not scheduled for it")

@@ -15,7 +15,7 @@ VALUE_BYTES = 32
 _FORM = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) ([0-9a-f]{64})\n")
 _LINE = len("2026-01-31T12:00:00Z ") + 2 * VALUE_BYTES + 1
 MARGIN = 1
-"""Lines between the last published line and the first line of a new run: the server may know the next line already."""
+"""Lines that a new run skips after the last published one: the server may know the next line already."""
 
 
 class Beacon(Protocol):
@@ -32,7 +32,7 @@ class Beacon(Protocol):
         ...
 
     def value(self, index: int) -> bytes:
-        """Return the 32 bytes of a round."""
+        """Return the 32 random bytes of a round."""
         ...
 
 
@@ -65,7 +65,7 @@ class FileBeacon:
         return self._size() >= (self.first + index + 1) * _LINE
 
     def value(self, index: int) -> bytes:
-        """Return the 32 bytes of a round; raise if they are not published yet."""
+        """Return the 32 random bytes of a round; raise if they are not published yet."""
         check_index(index)
         if not self.is_published(index):
             raise BeaconNotPublished(
@@ -118,11 +118,11 @@ class SeedBeacon:
 
     @property
     def source(self) -> str:
-        """Return a description with a hash of the seed: the seed is not secret, but must not be known in advance."""
+        """Return a description with a hash of the seed, from which nobody can compute the values beforehand."""
         return f"seed: {hashlib.sha256(b'dordis/v1/beacon/source' + self.seed).hexdigest()}"
 
     def value(self, index: int) -> bytes:
-        """Return the 32 bytes of a round."""
+        """Return the 32 random bytes of a round, which follow from the seed."""
         check_index(index)
         return kdf.expand(self.seed, b"dordis/v1/beacon/%d" % index, VALUE_BYTES)
 
@@ -135,7 +135,7 @@ def check_beacon(parameters: Parameters, beacon: Beacon) -> None:
 
 
 def check_later(line: int, time: datetime, after: datetime) -> None:
-    """Raise unless the line is later than the manifest: a run id could have been chosen for a convenient draw."""
+    """Raise unless the beacon line is later than the manifest: else the run id could be chosen to suit the draw."""
     if time <= after:
         raise ProtocolError(
             f"line {line + 1} of the beacon has the time {time:%Y-%m-%dT%H:%M:%SZ}, not later than the run's manifest, "
@@ -145,12 +145,12 @@ def check_later(line: int, time: datetime, after: datetime) -> None:
 
 
 def check_index(index: int) -> None:
-    """Raise InputError unless an index fits into a round id."""
+    """Raise InputError unless a round index is in 0..2^64 - 1, so that it fits into a round id."""
     if not 0 <= index < 2 ** (8 * INDEX_BYTES):
         raise InputError(f"a round's index lies in 0..2^64 - 1, {index} does not")
 
 
 def check_run_id(run: bytes) -> None:
-    """Raise InputError unless a run id has the length of a SHA-256."""
+    """Raise InputError unless a run id has 32 bytes, the length of a SHA-256."""
     if len(run) != RUN_BYTES:
         raise InputError(f"a run id has {RUN_BYTES} bytes, not {len(run)}")

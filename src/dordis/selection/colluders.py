@@ -27,14 +27,14 @@ def round_colluders(selection: str, has_beacon: bool, clients: int, per_round: i
 
 
 def is_drawn(selection: str, has_beacon: bool) -> bool:
-    """Tell whether public randomness draws the clients, so that T_C is a quantile."""
+    """Tell whether public randomness draws the clients, so that T_C is a quantile of the colluders drawn."""
     return selection == VRF or (selection == BALANCED and has_beacon)
 
 
 def vrf_quantile(clients: int, expected: int, colluders: int, mode: str) -> int:
     """Return T_C for selection by VRF: the 2^-40 quantile of the colluders drawn from the registry.
 
-    Each colluder is selected with probability expected / clients.  In the malicious mode it is the 2^-104 quantile,
+    Each colluder is selected with probability expected / clients.  In the malicious mode T_C is the 2^-104 quantile,
     which covers every manifest the server can try.
 
     >>> [vrf_quantile(clients=1000, expected=100, colluders=100, mode=mode) for mode in ("semi-honest", "malicious")]
@@ -54,9 +54,9 @@ def vrf_quantile(clients: int, expected: int, colluders: int, mode: str) -> int:
 
 
 def window_quantile(clients: int, count: int, colluders: int, mode: str) -> int:
-    """Return T_C for `Balanced` with a beacon: the quantile of the colluders in a window of the permutation.
+    """Return T_C for `BalancedSelection` with a beacon: the quantile of the colluders in a window of the permutation.
 
-    A window is a uniformly random set of `count` clients.  The quantiles are those of `vrf_quantile`.
+    A window is a uniformly random set of `count` clients.  The probabilities are those of `vrf_quantile`.
 
     >>> [window_quantile(clients=1000, count=100, colluders=100, mode=mode) for mode in ("semi-honest", "malicious")]
     [34, 52]
@@ -70,7 +70,7 @@ def window_quantile(clients: int, count: int, colluders: int, mode: str) -> int:
 def largest_draw_failure() -> Fraction:
     """Return the largest chance that a drawn round has more than T_C colluders.
 
-    In the malicious mode it holds for the best of 2^64 draws.
+    In the malicious mode this is the chance in the best of 2^64 draws.
     """
     return Fraction(1, 2**sparse_graph.FAILURE)
 

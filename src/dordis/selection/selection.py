@@ -1,11 +1,11 @@
 """Selection of a round's clients: the interface of all methods, uniform selection, and open arrival without any.
 
-The server selects U, and every client verifies that U could be so selected.  Where a round lists no clients, server and
-helpers verify the selection of every client that contributes.  `UniformSelection` cannot be verified and
-is for semi-honest servers.  `BalancedSelection` and `VrfSelection` bind a malicious one: it may leave clients out, down
-to the least cohort, but never choose whom to bring in.  That requires one order: the registry is closed, the run id is
-fixed, and then the beacon becomes known.  A server may try manifests, and with them run ids: over 2^64 tries the chance
-of more than T_C colluders is at most 2^-40.
+The server selects U, the clients of a round, and every client verifies that U could be so selected.  Where a round
+lists no clients, server and helpers verify the selection of every client that contributes.  `UniformSelection` cannot
+be verified and is for semi-honest servers.  `BalancedSelection` and `VrfSelection` bind a malicious server: it may
+leave clients out, down to the least cohort, but never choose whom to bring in.  That requires one order: the registry
+is closed, the run id is fixed, and then the beacon becomes known.  A server may try manifests, and with them run ids:
+over 2^64 tries the chance of more than T_C colluders in a round is at most 2^-40.
 """
 
 from collections.abc import Collection, Mapping
@@ -31,14 +31,14 @@ NO_PROOFS: Proofs = MappingProxyType({})
 
 @dataclass(frozen=True)
 class SelectedClients:
-    """U in ascending order, and the proofs of selection by client, if there are any."""
+    """The clients U of a round in ascending order, and the proofs of selection by client, if there are any."""
 
     clients: tuple[ClientId, ...]
     proofs: dict[ClientId, bytes] = field(default_factory=dict)
 
 
 class Selection(Protocol):
-    """A selection method: the server asks for candidates and selects; a client claims its place and verifies U."""
+    """A selection method: the server selects the clients U of a round; a client proves its place and verifies U."""
 
     @property
     def is_drawn(self) -> bool:
@@ -57,11 +57,11 @@ class Selection(Protocol):
         ...
 
     def select(self, index: int, available: Collection[ClientId], proofs: Proofs = NO_PROOFS) -> SelectedClients:
-        """Select U among the available clients; raise `TooFewClients` if they are fewer than the least cohort."""
+        """Select U, the clients of a round; raise `TooFewClients` if they would be fewer than the least cohort."""
         ...
 
     def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
-        """Raise if this method cannot have produced U, or if this client is not in U.
+        """Raise if this method cannot have selected U, the clients of a round, or if this client is not in U.
 
         Where the round lists no clients, raise if a sum over fewer than the least cohort is allowed.
         """
@@ -78,7 +78,7 @@ def draw_failure_probability(selection: Selection) -> Fraction:
 
 
 def check_run(received: Parameters | Invite, run: bytes) -> None:
-    """Raise ProtocolError unless the run id is the fixed one: another could be chosen for a convenient selection."""
+    """Raise ProtocolError unless the run id is the manifest's, `run`: another could be chosen to suit the selection."""
     if received.round[:RUN_BYTES] != run:
         raise ProtocolError("this round belongs to another run")
 
@@ -90,13 +90,13 @@ def check_member(parameters: CohortParameters, me: ClientId) -> None:
 
 
 def check_cohort(parameters: CohortParameters, least: int) -> None:
-    """Raise ParametersRefused if U is smaller than the least cohort."""
+    """Raise ParametersRefused if the round has fewer clients than the least cohort."""
     if len(parameters.clients) < least:
         raise ParametersRefused(f"a round of {len(parameters.clients)} clients is below the least cohort of {least}")
 
 
 def select_at_least(least: int, clients: Collection[ClientId], proofs: Proofs = NO_PROOFS) -> SelectedClients:
-    """Return these clients as U; raise `TooFewClients` if they are fewer than the least cohort."""
+    """Return these clients as those of the round; raise `TooFewClients` if they are fewer than `least`."""
     if len(clients) < least:
         raise TooFewClients("the selection", len(clients), least)
     return SelectedClients(tuple(sorted(clients)), dict(proofs))
@@ -130,13 +130,13 @@ class UniformSelection:
         return b""
 
     def select(self, index: int, available: Collection[ClientId], proofs: Proofs = NO_PROOFS) -> SelectedClients:
-        """Draw U from the seed and the round's index."""
+        """Draw the clients of the round, U, with randomness from the seed and the round's index."""
         check_index(index)
         stream = prg.Stream.from_bytes(kdf.expand(self.seed, b"dordis/v1/uniform/%d" % index, prg.STREAM_BYTES))
         return select_at_least(self.least, shuffle(sorted(set(available)), stream)[: self.count])
 
     def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
-        """Raise if the server may be malicious, or if this client is not in U."""
+        """Raise if the server may be malicious, or if this client is not among the clients U of the round."""
         check_semi_honest(parameters.mode)
         if isinstance(parameters, CohortParameters):
             check_member(parameters, me)
@@ -144,7 +144,7 @@ class UniformSelection:
             check_least_arrivals(parameters, self.least)
 
     def verify_client(self, index: int, client: ClientId, proof: bytes) -> None:
-        """Raise nothing: the server draws the clients, and is trusted to."""
+        """Raise nothing: the server is trusted to draw the clients."""
 
 
 def check_semi_honest(mode: str) -> None:
@@ -157,7 +157,7 @@ def check_semi_honest(mode: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class OpenArrival:
-    """The clients that come; the server decides whom to admit, so that T_C bounds the colluders of the registry.
+    """No selection: the server admits whom it likes of the clients that come, so T_C bounds the registry's colluders.
 
     A simulation has clients come in a random order that follows from the `seed`.
     """
@@ -199,12 +199,12 @@ def arrival_order(seed: bytes, index: int, clients: Collection[ClientId]) -> tup
 
 
 def check_no_list(parameters: Parameters) -> None:
-    """Refuse a list of clients: nobody selected them, and the server could list colluders."""
+    """Raise ParametersRefused for a list of clients: nobody selected them, and the server could list colluders."""
     if parameters.clients:
         raise ParametersRefused("the round lists its clients, although any registered client may contribute")
 
 
 def check_least_arrivals(parameters: Parameters, least: int) -> None:
-    """Refuse a sum over fewer clients than the least cohort of the run."""
+    """Raise ParametersRefused if a sum may be over fewer clients than the least cohort of the run."""
     if parameters.n_min < least:
         raise ParametersRefused(f"a sum over {parameters.n_min} clients is below the least cohort of {least}")

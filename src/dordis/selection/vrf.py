@@ -1,4 +1,4 @@
-"""VRF selection: each client evaluates its own verifiable random function, so that nobody else can choose."""
+"""VRF selection: each client evaluates its own verifiable random function, so that nobody can choose the clients."""
 
 import hashlib
 from collections.abc import Collection
@@ -34,8 +34,8 @@ class VrfSelection:
     """A client is selected if its VRF output for the round is below the threshold.
 
     The threshold makes the cohort `expected` on average.  All outputs below it count: taking only the smallest ones
-    would hide that a client was left out.  With `indices` a client refuses to show its output for a later index: the
-    chance of a bad draw is planned for that many indices.
+    would hide that a client was left out.  With `indices` a client refuses to show its output for that index or a later
+    one: the chance of too many colluders is planned for that many indices.
     """
 
     registry: Registry
@@ -55,11 +55,11 @@ class VrfSelection:
 
     @cached_property
     def threshold(self) -> int:
-        """Return the bound that a selected client's output is below: floor(2^128 expected / N)."""
+        """Return the number below which the VRF output of a selected client is: floor(2^128 expected / clients)."""
         return int(Fraction(self.expected) * 2 ** (8 * OUTPUT_BYTES) / len(self.registry))
 
     def alpha(self, index: int) -> bytes:
-        """Return the input of every client's VRF in this round."""
+        """Return the input of every client's VRF in a round: a hash of run, registry, round index and beacon value."""
         check_index(index)
         number = index.to_bytes(INDEX_BYTES, "big")
         parts = (b"dordis/v1/selection", self.run, self.registry.root(), number, self.beacon.value(index))
@@ -88,7 +88,7 @@ class VrfSelection:
         return select_at_least(self.least, valid, valid)
 
     def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
-        """Raise if a client of U has no valid proof for this round, or U is below the least cohort."""
+        """Raise if a client of the round has no valid proof, or the round has fewer clients than the least cohort."""
         check_run(parameters, self.run)
         if not isinstance(parameters, CohortParameters):
             check_least_arrivals(parameters, self.least)
@@ -128,19 +128,19 @@ def vrf_number(proof: bytes) -> int:
 
 
 def check_index_planned(index: int, indices: int | None) -> None:
-    """Raise ProtocolError if the run does not plan for this index: the server could see outputs before it chooses."""
+    """Raise ProtocolError for an index that the run does not plan for: the server could choose among more draws."""
     if indices is not None and index >= indices:
         raise ProtocolError(f"index {index} is beyond the {indices} that the run plans for its rounds and tries")
 
 
 def check_registered(parameters: CohortParameters, registry: Registry) -> None:
-    """Raise ParametersRefused unless all clients in U are registered."""
+    """Raise ParametersRefused unless all clients of the round are registered."""
     if not registry.keys() >= parameters.rank.keys():
         raise ParametersRefused("the round has clients that are not in the registry")
 
 
 def check_proofs_complete(parameters: CohortParameters, proofs: Proofs) -> None:
-    """Raise MalformedMessage unless there is one proof for every client in U, and no other."""
+    """Raise MalformedMessage unless there is one proof for every client of the round, and no other."""
     if proofs.keys() != parameters.rank.keys():
         raise MalformedMessage("the proofs of selection are not from the round's clients")
 

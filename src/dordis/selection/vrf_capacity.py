@@ -1,14 +1,14 @@
 """Whether enough clients have participations left in the later rounds of a run with VRF selection.
 
-Every client is selected in each round with probability p = n / N, and takes part until its participation cap.  The VRF
-does not know the cap: with the cap of a balanced schedule, ceil(R n / N), many clients selected in the last rounds have
-no participation left.
+Each of N clients is selected in each of R rounds with probability n / N, and takes part until its participation cap.
+The VRF does not know the cap: with the cap of a balanced schedule, ceil(R n / N), many clients selected in the last
+rounds have no participation left.
 """
 
 import math
 
 STARVED = 0.01
-"""There is a warning if all tries of the last round fail for lack of clients with a larger probability than this."""
+"""Largest chance, without a warning, that all tries of the last round fail because clients are at their cap."""
 
 
 def chance_below(trials: int, p: float, least: int) -> float:
@@ -26,7 +26,7 @@ def chance_below(trials: int, p: float, least: int) -> float:
 
 
 def expected_cohort(clients: int, per_round: int, cap: int, number: int) -> float:
-    """Return the mean number of clients that are drawn for round `number`, at least 1, and have a participation left.
+    """Return the mean number of clients drawn for round `number`, counted from 1, that have a participation left.
 
     >>> expected_cohort(60, 30, 1, 1), expected_cohort(60, 30, 1, 2)
     (30.0, 15.0)
@@ -35,19 +35,19 @@ def expected_cohort(clients: int, per_round: int, cap: int, number: int) -> floa
 
 
 def is_starved(clients: int, per_round: int, rounds: int, cap: int, least: int, tries: int) -> bool:
-    """Tell whether the last round is too likely to fail in all its tries because drawn clients are at their cap."""
+    """Tell whether all tries of the last round fail with a chance above `STARVED`, because clients are at their cap."""
     eligible = expected_cohort(clients, per_round, cap, rounds) / clients
     return float(chance_below(clients, eligible, least) ** tries) > STARVED
 
 
 def working_cap(clients: int, per_round: int, rounds: int, cap: int, least: int, tries: int) -> int | None:
-    """Return the least participation cap, from `cap` on, under which no round is starved; None if there is none."""
+    """Return the least participation cap, from `cap` on, under which the last round is not starved (`is_starved`)."""
     caps = range(cap, rounds + 1)
     return next((c for c in caps if not is_starved(clients, per_round, rounds, c, least, tries)), None)
 
 
 def working_cohort(clients: int, per_round: int, rounds: int, least: int, tries: int) -> int | None:
-    """Return the cohort nearest to `per_round` that is not starved under the cap of a balanced schedule, or None."""
+    """Return the cohort size nearest to `per_round` for which the cap of a balanced schedule suffices, or None."""
     for n in sorted(range(1, clients + 1), key=lambda n: (abs(n - per_round), n)):
         cap, fewest = -(-rounds * n // clients), max(1, -(-least * n // per_round))
         if n >= 2 and not is_starved(clients, n, rounds, cap, fewest, tries):
@@ -56,7 +56,7 @@ def working_cohort(clients: int, per_round: int, rounds: int, least: int, tries:
 
 
 def describe_starvation(clients: int, per_round: int, rounds: int, cap: int, least: int, tries: int) -> str:
-    """Warn if VRF selection leaves the last round too few clients, and say which cap or cohort works; else empty."""
+    """Return a warning, with settings that work, if the last round would have too few clients; otherwise empty."""
     if not is_starved(clients, per_round, rounds, cap, least, tries):
         return ""
     left = expected_cohort(clients, per_round, cap, rounds)
