@@ -72,17 +72,17 @@ class ClientDirectory:
 
     @property
     def status(self) -> "StatusFile":
-        """Return the outcome of the client's trainings."""
+        """Return the file with the outcome of the client's trainings."""
         return StatusFile(self.path / "status.json")
 
     @property
     def receipts(self) -> KeptReceipts:
-        """Return the receipts of the client's rounds."""
+        """Return the store of the client's notes and receipts."""
         return KeptReceipts(self.path / "receipts")
 
     @property
     def runs(self) -> "AcceptedRuns":
-        """Return the runs that the client has accepted."""
+        """Return the list, in a file, of the runs that the client has accepted."""
         return AcceptedRuns(self.path / "runs")
 
     def remember(self, registry: SignedRegistry, authority: x509.Certificate) -> None:

@@ -289,5 +289,5 @@ class FileJournal:
         return msgspec.msgpack.decode(plain, type=kind)
 
     def _associated_data(self, number: int) -> bytes:
-        """Return the associated data of a record: its round and its number in the journal."""
+        """Return the associated data that the encryption of a record binds: round id and number in the journal."""
         return b"dordis/v1/journal" + self._round + number.to_bytes(8, "big")

@@ -97,7 +97,7 @@ def creation_time(manifest: Manifest) -> datetime:
 
 
 def check_run_hash(run: bytes, manifest: bytes) -> None:
-    """Raise ProtocolError unless the run id is the manifest's hash: a server could choose an id for its selection."""
+    """Raise ProtocolError unless the run id is the manifest's hash: else a server could choose one to suit it."""
     if hashlib.sha256(manifest).digest() != run:
         raise ProtocolError("the server's run id is not the hash of the manifest that it shows")
 
@@ -173,7 +173,7 @@ def _plain(manifest: Manifest) -> Any:
 
 
 def _difference(own: Any, theirs: Any, field: str = "") -> tuple[str, str, str] | None:
-    """Return the first differing field and both values, or None; fields that are only in `theirs` are ignored."""
+    """Return the first differing field and both values, or None; a missing field has the value None."""
     if field in MAY_DIFFER:
         return None
     if isinstance(own, dict) and isinstance(theirs, dict):

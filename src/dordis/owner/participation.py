@@ -48,7 +48,7 @@ class CountedRound(NamedTuple):
 Rounds = dict[Attendance, CountedRound]
 NewRound = tuple[Attendance, CountedRound]
 Store = Callable[[NewRound | None], None]
-"""A function that writes a newly counted round to disk; with None it only syncs lines of other processes."""
+"""A function that writes a newly counted round to disk; with None it only syncs what other processes have written."""
 
 
 class OwnerBudget(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ class OwnerBudget(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=1 << 10)
 def _largest_theta_squared(epsilon: float, delta: float, exponent: int | None) -> float:
-    """Return the largest theta^2 within a budget, for noise at a distance of at most 2^exponent from its law."""
+    """Return the largest cost theta^2 within a budget, for noise at a distance of at most 2^exponent from its law."""
     distance = 0.0 if exponent is None else 2.0**exponent
     provable = math.log(delta / (4 * distance)) if distance else math.inf  # the planner uses the same bound
     if provable <= 0:
@@ -149,7 +149,7 @@ class ParticipationTally:
         return plans
 
     def _indices_with(self, costs: Costs) -> dict[bytes, tuple[int, float]]:
-        """Return for every run the number of indices up to the last, and the largest chance of failure of a round."""
+        """Return for every run the number of round indices so far, and the largest chance of failure of a round."""
         runs = dict(self._indices)
         for (run, index), cost in costs.items():
             indices, likeliest = runs.get(run, (0, 0.0))
@@ -286,7 +286,7 @@ def check_budget(spent: RoundCost, budget: OwnerBudget | None, plans: Sequence[S
 
 
 def check_planned(known: SampledEvents | None, index: int, cost: RoundCost) -> SampledEvents:
-    """Return a run's planned events, at their largest cost so far; raise ParametersRefused if the plan has changed."""
+    """Return a run's planned events, at their largest cost so far; raise if they changed or `index` is beyond them."""
     sampling, events = cost.sampled or (WORD, 1)
     if index >= events or (known is not None and (known.sampling, known.events) != (sampling, events)):
         raise ParametersRefused(
@@ -332,7 +332,7 @@ def _decode_line(match: re.Match[bytes]) -> NewRound | None:
 def _encode_line(attendance: Attendance, counted: CountedRound, last: bytes) -> bytes:
     (run, index), (machine, cost) = attendance, counted
     failure = (repr(cost.failure),) if cost.failure else ()
-    sampled = (f"of {cost.sampled[0]}/{cost.sampled[1]}",) if cost.sampled else ()  # p 2^32 / A
+    sampled = (f"of {cost.sampled[0]}/{cost.sampled[1]}",) if cost.sampled else ()  # 2^32 times probability / events
     words = (run.hex(), str(index), machine.hex(), repr(cost.theta_squared), repr(cost.distance), *failure, *sampled)
     text = " ".join(words).encode()
     return b"%b %b\n" % (text, hashlib.sha256(last + text).hexdigest().encode())
@@ -362,7 +362,7 @@ class MemoryTrainings:
         self._write(participations, count + 1)
 
     def _read(self) -> tuple[int, int]:
-        """Return the number of participations at the last training, and the number of trainings since then."""
+        """Return the participation count at the last training, and the number of trainings at that count."""
         return self._counted
 
     def _write(self, participations: int, count: int) -> None:

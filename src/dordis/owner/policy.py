@@ -37,13 +37,13 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cohort: int = 2
     """Least number of clients, n."""
     quorum: Fraction = Fraction(1, 2)
-    """Least fraction of n that must answer every stage: t / n on the complete graph, q / n for SecAgg+."""
+    """Least fraction of the clients that must answer every stage: threshold t / n, or for SecAgg+ quorum q / n."""
     colluders: int = 1
-    """Least T_C, the number of clients whose own noise must not be needed."""
+    """Least T_C, the number of colluders, whose noise must not be needed for the guarantee."""
     variance: Fraction | None = None
     """Least variance, in squared integer units, that counts for privacy in every chunk, for every tolerated dropout."""
     noise: Fraction | None = None
-    """Least ratio of that variance to the squared sensitivity Delta2^2, for every release: update and clipping bit."""
+    """Least ratio of the variance that counts for privacy to Delta2^2, the squared sensitivity, for every release."""
     epsilon: float | None = None
     """With `delta` the budget: the largest cost of all rounds together."""
     delta: float | None = None
@@ -70,17 +70,17 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     helpers: frozenset[int] = frozenset()
     """Ids of the helpers that may open sums, for protocols with helpers; none by default."""
     honest_helpers: int = 2
-    """Least m - f, the number of honest helpers in a round."""
+    """Least number of honest helpers in a round: m - f, all helpers less those that may collude."""
     faulty_helpers: int = 1
     """Least f, the number of colluding helpers that a round must withstand."""
     no_base: bool = False
-    """Whether to allow rounds in which more than f helpers can remove all noise of a client."""
+    """Whether to allow rounds in which more than f helpers, if they collude, can remove all noise of a client."""
     trainings: int | None = 10
     """Largest number of trainings without a counted participation; it must be above `federation.tries`."""
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> "Policy":
-        """Return the policy in plain settings, where fractions are numbers or texts like "2/3"; raise InputError."""
+        """Return the policy in plain settings, where fractions are like 0.5 or "2/3"; raise InputError for others."""
         try:
             policy = msgspec.convert(settings, cls, dec_hook=_fraction)
         except msgspec.ValidationError as error:
@@ -179,7 +179,7 @@ def check_quorum(policy: Policy, parameters: Parameters) -> None:
 
 
 def check_helpers(policy: Policy, parameters: Parameters) -> None:
-    """Raise ParametersRefused for a helper that the owner did not name, or if m - f or f is too small."""
+    """Raise ParametersRefused for a helper that the owner did not name, or if too few are honest or may collude."""
     trusted = parameters.assistance
     if trusted is None:
         return

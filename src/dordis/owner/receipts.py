@@ -25,17 +25,17 @@ class Attended(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True
     index: int
     parameters: str
     is_listed: bool = True
-    """Whether the parameters list the client; if not, the server may say that it never came until it acknowledged."""
+    """Whether the parameters list the clients; if not, the server may deny contributions that it never acknowledged."""
 
 
 class Acknowledged(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """The server acknowledged the client's contribution to a round that lists no clients."""
+    """A note: the server acknowledged the client's contribution to a round that lists no clients."""
 
     index: int
 
 
 class Delivered(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """A note: the whole sum of this round arrived; `survivors` has |U3| of every chunk, as the server said."""
+    """A note: the whole sum of this round arrived; `survivors` has their number in every chunk, as the server said."""
 
     index: int
     survivors: tuple[int, ...]
@@ -50,7 +50,7 @@ class Shown(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
 
 
 Note = Attended | Acknowledged | Delivered | Shown
-"""A line of what a client keeps."""
+"""A line of the file in which a client stores its notes and the server's receipts of a run."""
 History = Mapping[int, Shown]
 """The entries of a server's history by round index."""
 
@@ -109,7 +109,7 @@ class KeptReceipts:
             self._add(parameters.run, [Attended(parameters.index, parameters.digest.hex(), is_listed)])
 
     def note_acknowledged(self, run: bytes, index: int) -> None:
-        """Note durably that the server acknowledged a contribution: from now on its history must have it."""
+        """Note durably that the server acknowledged a contribution: its history must list the client from now on."""
         if index in self.read(run).unlisted:
             self._add(run, [Acknowledged(index)])
 
@@ -120,7 +120,7 @@ class KeptReceipts:
     def compare(
         self, run: bytes, shown: Sequence[Shown], keys: Mapping[ClientId, bytes], *, complete: bool, me: ClientId
     ) -> None:
-        """Store the new entries of a server's history; raise HistoryContradicted if it contradicts stored ones.
+        """Store the new entries of a server's history; raise HistoryContradicted if it contradicts the stored notes.
 
         A `complete` history begins with the run's first round; otherwise it begins after the last stored entry.  `me`
         is this client: a receipt with its input in a round that it has no note of shows that its state is an old copy.
@@ -190,7 +190,7 @@ def check_links(history: History) -> None:
 
 
 def check_attended(kept: KeptRun, history: History) -> None:
-    """Raise HistoryContradicted unless this client's rounds list it, with its parameters and numbers of survivors."""
+    """Raise HistoryContradicted if rounds that this client attended lack it, or have other parameters or survivors."""
     for index, parameters in kept.attended.items():
         entry = history.get(index)
         if entry is None:  # the attempt failed, or is not finished yet
