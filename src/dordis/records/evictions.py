@@ -1,4 +1,4 @@
-"""Clients excluded from the rest of a run, stored on disk before the next round, and complaints of helpers."""
+"""Clients evicted from the rest of a run, on disk before the next round; and the complaints of assisted runs."""
 
 from collections.abc import Collection, Iterable
 from pathlib import Path

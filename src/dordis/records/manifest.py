@@ -29,14 +29,14 @@ class PlanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     clip: float
     sigma: float | None
     epsilon: float | None
-    """The planned epsilon; None if the plan proves nothing."""
+    """The planned epsilon; None if no epsilon is proved."""
     delta: float
     cap: int
     """The number of rounds that the guarantee counts for one client."""
     threshold: int
     tolerance: int
     colluders: int
-    """T_C, the colluders of a round."""
+    """T_C, the largest number of colluders in a round."""
     upload_bytes: int
     """Size of one masked update, without keys and shares."""
     buckets: int = 0
@@ -50,7 +50,7 @@ class PlanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     times_trusted: float | None = None
     """The noise on a sum divided by the noise of a trusted server with the same guarantee."""
     all_colluders: int | None = None
-    """The colluders of the whole registry, from which T_C follows; None if only T_C is known."""
+    """The number of colluders in the whole registry, from which T_C follows; None if only T_C is known."""
     records: SampledEvents | msgspec.UnsetType = msgspec.UNSET
     """The planned events of one record, where records are the unit of privacy."""
     further: tuple[FurtherValue, ...] | msgspec.UnsetType = msgspec.UNSET
@@ -92,9 +92,9 @@ class Predecessor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rounds: int
     """Number of finished rounds of all preceding runs."""
     clip: float | None = None
-    """The next clip bound; None if nothing is clipped."""
+    """The next clip bound, if it is adaptive; None if it is fixed."""
     budget: float | None = None
-    """The largest planned epsilon, at `delta`, of all preceding runs; None if none is proved."""
+    """The largest planned or stated epsilon, at `delta`, of all preceding runs; None if none is proved."""
     delta: float | None = None
 
 
@@ -151,7 +151,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def budget(self) -> float | None:
-        """Return the planned epsilon; None if nothing is proved."""
+        """Return the planned epsilon; None if no epsilon is proved."""
         if not self.trust.proves:
             return None
         planned: float | None = self.config.get("privacy", {}).get("epsilon", self.plan.epsilon)

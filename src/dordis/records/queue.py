@@ -1,4 +1,4 @@
-"""A queue of runs: the configurations of a folder, run one after the other by name."""
+"""A queue of runs: the configurations of a folder, run one after the other in the order of their names."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -57,7 +57,7 @@ class FailedAttempt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     evicted: tuple[int, ...] = ()
     """Clients evicted because of this attempt."""
     survivors: tuple[int, ...] = ()
-    """U3 of an impossible sum, which one of these clients or the server caused; empty for other failures."""
+    """The clients in an impossible sum, which one of them or the server caused; empty for other failures."""
 
 
 class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,12 +69,12 @@ class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The round's index in its run; failed attempts use up indices too."""
     started: str
     seconds: float
-    """Until the round was evaluated, or until the next one began if clients were invited to it before that."""
+    """Seconds until the round was evaluated, or until the next round began if that was earlier."""
     stages: dict[str, float]
     """Seconds of every stage, in order; stages of several chunks may overlap."""
     clients: tuple[int, ...]
     survivors: tuple[int, ...]
-    """|U3| of each chunk."""
+    """Number of survivors, the clients in the sum, of each chunk."""
     dropped: dict[str, tuple[int, ...]]
     """Clients that dropped out, by the first request that they did not answer."""
     up: int | None
@@ -87,7 +87,7 @@ class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     charged: float | None
     """Variance that counts for privacy, the least over the chunks."""
     epsilon: float | None
-    """Largest epsilon spent by a client so far; None if nothing is proved."""
+    """Largest epsilon spent by a client so far; None if no epsilon is proved."""
     failures: tuple[FailedAttempt, ...] = ()
     invited: int | None = None
     """Number of invited clients; those not ready in time are not in `clients`."""
@@ -96,7 +96,7 @@ class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replay_bytes: int | None = None
     """Bytes of missed sums among `down`, sent instead of the model."""
     dim: int | None = None
-    """Length of an update."""
+    """Number of coordinates of an update."""
     buckets: int = 0
     """Coordinates into which an update was folded; 0 without folding."""
     alignment: Alignment | None = None
@@ -165,7 +165,7 @@ class StoredRun:
 
     @property
     def evident(self) -> int:
-        """Return the number of recorded rounds up to the round of the checkpoint, predecessors included."""
+        """Return the number of recorded rounds that the checkpoint confirms, with those of predecessors."""
         return self.manifest.before if self.last is None else min(self.finished, self.last.number)
 
     @property
@@ -233,7 +233,7 @@ class RunRecords:
         return read_state(self.path / MODEL)
 
     def last(self) -> RoundRecord | None:
-        """Return the record of the last finished round."""
+        """Return the record of the last finished round; None if there is none."""
         return _last_record(read_checkpoint_lines(self.path / MODEL), self.path)
 
     def reopen(self) -> None:
@@ -269,7 +269,7 @@ def load_run(path: Path) -> StoredRun:
 
 
 class ConnectedClients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The clients connected to the server of a deployed run at the latest round, and those that were too slow."""
+    """The clients connected to the server of a deployed run at the latest round, and the deadlines clients missed."""
 
     clients: tuple[int, ...] = ()
     missed: dict[ClientId, dict[str, int]] = {}
