@@ -305,7 +305,7 @@ def admit_request(
 ) -> tuple[ClientId, Membership]:
     """Return the requester's id and the new membership; raise InputError if its name or a key is taken.
 
-    `before` is the hash of the TLS key in its last certificate, None if it had none.
+    `before` is the hash of the TLS key in the requester's last certificate, None if there was none.
     """
     wanted, asked_tls = Member.from_identity(asked.name, identity), tls_hash(asked.tls)
     present = next((ClientId(u) for u, member in membership.members.items() if member == wanted), None)
@@ -332,7 +332,7 @@ def check_new_name(name: str, membership: Membership) -> None:
 
 
 def check_server_name(name: str, membership: Membership) -> None:
-    """Raise InputError if a client, present or revoked, has the name of this server; another server may."""
+    """Raise InputError if a client, present or revoked, has the name of this server; a server may have it."""
     if name in _client_names(membership):
         raise InputError(f"there is a client '{name}' already: take another name for the server")
 

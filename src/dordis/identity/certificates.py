@@ -25,7 +25,7 @@ from dordis.protocol import ClientId
 BACKDATED = timedelta(days=1)
 """A certificate is valid from this time before its creation on, because clocks of other machines may be slow."""
 DAYS, AUTHORITY_DAYS = 365, 3650
-"""Days for which the certificate of a party is valid, and those of the authority's own."""
+"""Days for which the certificates of a party, and of the authority itself, are valid."""
 _URN = re.compile(r"urn:dordis:client:(0|[1-9][0-9]{0,18}):([0-9a-f]{64}):([0-9a-f]{64})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
@@ -211,7 +211,7 @@ def fingerprint(data: bytes) -> str:
 
 
 def check_name(name: str) -> None:
-    """Raise InputError if a party's name has other characters than file names and certificates allow, or over 63."""
+    """Raise InputError if a party's name is over 63 characters, or has some that file names or certificates forbid."""
     if not _NAME.fullmatch(name):
         raise InputError(f"a party's name is made of up to 63 letters, digits and . _ -, not '{name}'")
 

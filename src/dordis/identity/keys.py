@@ -163,7 +163,7 @@ def _load(path: Path, now: datetime, *, server: bool) -> tuple[PrivateKeys, Cred
 
 
 def read_certificates(path: Path) -> tuple[x509.Certificate, x509.Certificate]:
-    """Return the party's certificate and the authority's from a certificate file; raise InputError if it has no two."""
+    """Return the party's certificate and the authority's from a certificate file; raise InputError if one is absent."""
     data = _read(path)
     try:
         certificate, authority = x509.load_pem_x509_certificates(data)

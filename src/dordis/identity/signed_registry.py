@@ -99,7 +99,7 @@ class SignedRegistry:
             signed = bytes.fromhex(file.signature)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise InputError(f"this is not a signed registry: {error}") from None
-        if _to_bytes(file) != data:  # above all: a client listed twice
+        if _to_bytes(file) != data:  # mainly to refuse a client that is listed twice
             raise InputError("this signed registry is not in the form that the authority writes")
         check_signature(file.membership, signed, authority)
         return cls(file.membership, data)
@@ -229,8 +229,8 @@ def members_before(members: Registry, revoked: Sequence[RevokedKeys], listed: Ma
     """Return the registry of a run that began before some revocations, from the present members and the revoked keys.
 
     `listed` has the fingerprints of the run's members by id.  Ids are given in ascending order, so members with larger
-    ids than all listed ones joined later, and are removed.  The revocations are undone from the first one on whose keys
-    are listed, because they came later too.  Listed members that are in neither source are left out.
+    ids than all listed ones joined later, and are removed.  The first revocation of listed keys came after
+    the run began; it and all later ones are undone.  Listed members that are in neither source are left out.
     """
     last = max(listed, default=0)
     began = {u: keys for u, keys in members.items() if u <= last}
