@@ -33,12 +33,12 @@ class Trace(Protocol):
         ...
 
     def leaves(self, device: int, index: int, lot: int) -> int | None:
-        """Return the stage at which a device leaves a round, or None; traces without times use `lot`, a random one."""
+        """Return the stage at which a device leaves a round or None; traces without times use `lot`, a random stage."""
         ...
 
 
 class Behaviour(msgspec.Struct, frozen=True):
-    """One device of a FedScale trace: times in seconds at which it became active and inactive, and its period."""
+    """One device of a FedScale trace: seconds at which it became active and inactive, and the length of the trace."""
 
     active: tuple[float, ...]
     inactive: tuple[float, ...]
@@ -79,7 +79,7 @@ class BehaviourTrace:
 
 @dataclass(frozen=True, eq=False)
 class SlotTrace:
-    """Availability of devices by slot; a device that is not available in the next slot leaves at a random stage."""
+    """Availability of devices in slots, one a round; a device unavailable in the next slot leaves at a random stage."""
 
     entries: npt.NDArray[np.int8]
 

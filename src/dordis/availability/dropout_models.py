@@ -2,7 +2,7 @@
 
 Each kind of model is a struct in the configuration; its `model(seed, stages)` returns the `Dropout` of a run whose
 protocol has these requests.  All draws follow from the seed and the round's index.  A `DropoutSchedule` applies a model
-to a round: a client gets no request from the one on at which it leaves.
+to a round: a client gets neither the request at which it leaves nor any later one.
 """
 
 import math
@@ -25,7 +25,7 @@ from dordis.rounds import invitation
 from dordis.rounds.invitation import Invite, Train
 
 EARLY = (Invite.__name__, Train.__name__)
-"""Requests before U is fixed: a client that leaves at one of them is not in the round."""
+"""Requests before the clients U of a round are fixed: a client that leaves at one of them is not in the round."""
 
 SEED_BYTES = 32
 Seed = int | bytes
@@ -57,7 +57,7 @@ class NoDropout(_Kind, frozen=True, tag="none"):
     """All clients are available, and none drops out."""
 
     def model(self, seed: Seed, stages: Stages) -> Dropout:
-        """Return the dropout of a run."""
+        """Return the availability and dropout of clients in a run by this model."""
         return RateDropout(seed, 0.0, stages)
 
 
@@ -71,7 +71,7 @@ class Rate(_Kind, frozen=True, tag="rate"):
     stages: tuple[str, ...] = ()
 
     def model(self, seed: Seed, stages: Stages) -> Dropout:
-        """Return the dropout of a run."""
+        """Return the availability and dropout of clients in a run by this model."""
         check_stages(self.stages or stages, stages)
         return RateDropout(seed, self.rate, self.stages or stages)
 
@@ -82,7 +82,7 @@ class StageRates(_Kind, frozen=True, tag="stages"):
     rates: dict[str, Chance]
 
     def model(self, seed: Seed, stages: Stages) -> Dropout:
-        """Return the dropout of a run."""
+        """Return the availability and dropout of clients in a run by this model."""
         check_stages(tuple(self.rates), stages)
         return StageDropout(seed, self.rates, (*EARLY, *stages))
 
@@ -100,7 +100,7 @@ class FedScale(_Kind, frozen=True, tag="fedscale"):
     volatile: Positive | None = None
 
     def model(self, seed: Seed, stages: Stages) -> Dropout:
-        """Return the dropout of a run; read the file."""
+        """Read the file; return the availability and dropout of clients in a run by this model."""
         if not 0 < self.stage_seconds * len(stages) <= self.seconds:
             raise InputError(f"{len(stages)} stages of {self.stage_seconds} s do not fit into {self.seconds} s a round")
         times = (self.seconds, self.stage_seconds, len(stages))
@@ -120,7 +120,7 @@ class Matrix(_Kind, frozen=True, tag="matrix"):
     volatile: Positive | None = None
 
     def model(self, seed: Seed, stages: Stages) -> Dropout:
-        """Return the dropout of a run; read the file."""
+        """Read the file; return the availability and dropout of clients in a run by this model."""
         entries = read_matrix(Path(self.path), self.array)
         return _replay(SlotTrace(entries.T if self.rows == "slots" else entries), seed, stages, self.volatile)
 
@@ -253,7 +253,7 @@ def _generator(seed: Seed, index: int, purpose: int) -> np.random.Generator:
 
 
 ArrivalOrder = Callable[[int, Collection[ClientId]], Iterable[ClientId]]
-"""Return the clients of the round with an index in the order in which they come."""
+"""Returns the clients of the round with a given index in the order in which they come."""
 
 
 def in_given_order(index: int, clients: Collection[ClientId]) -> Iterable[ClientId]:
@@ -290,9 +290,9 @@ class DropoutSchedule:
         return u in self._gone
 
     def coming(self, clients: Iterable[ClientId]) -> Iterable[ClientId]:
-        """Return the clients that come by themselves, in order: those that do not leave before the round."""
+        """Return the clients that come to a round with open arrival, in order: all that do not leave before it."""
         return [u for u in self._order(self._index, tuple(clients)) if not self.is_early(u)]
 
     def is_early(self, u: ClientId) -> bool:
-        """Tell whether a client leaves before U is fixed."""
+        """Tell whether a client leaves before the clients U of the round are fixed."""
         return self.leaving.get(u) in EARLY
