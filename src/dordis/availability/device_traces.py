@@ -33,7 +33,7 @@ class Trace(Protocol):
         ...
 
     def leaves(self, device: int, index: int, lot: int) -> int | None:
-        """Return the stage at which a device leaves a round or None; traces without times use `lot`, a random stage."""
+        """Return the stage at which a device leaves, or None; traces without times use `lot`, a random stage."""
         ...
 
 

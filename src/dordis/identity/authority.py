@@ -332,7 +332,7 @@ def check_new_name(name: str, membership: Membership) -> None:
 
 
 def check_server_name(name: str, membership: Membership) -> None:
-    """Raise InputError if a client, present or revoked, has the name of this server; a server may have it."""
+    """Raise InputError if a client, present or revoked, has the name of this server; other servers may."""
     if name in _client_names(membership):
         raise InputError(f"there is a client '{name}' already: take another name for the server")
 

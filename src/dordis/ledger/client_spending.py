@@ -87,7 +87,7 @@ class Account:
         self.run, self.budget = run, budget
         self.rounds = ChargedRounds()
         self._counted: dict[int, tuple[OwnerCharge, set[int]]] = {}
-        """By round index: the cost that owners counted, and their clients; with open arrival more are added."""
+        """By round index: the cost that owners counted, and their clients; with open arrival, clients are added."""
         self.runs: dict[bytes, RunCharge] = {}
         """Other runs over the same data, charged as a whole to every client."""
         self.predecessor: Account | None = None

@@ -111,7 +111,7 @@ def is_ended_by_budget(account: Account, manifest: Manifest) -> bool:
 
 
 def is_like_rounds(refused: Charge, account: Account, manifest: Manifest) -> bool:
-    """Tell whether a refused round has the plan's colluders T_C, at most its tolerance T / n, and the run's noise law.
+    """Tell whether a refused round has the plan's T_C colluders, at most the plan's T / n, and the run's noise law.
 
     Scheme, chance of failure and prices must be those of the first charged round, which the receipts confirm: with
     others a forged round could be cheap without dropout and expensive with it.

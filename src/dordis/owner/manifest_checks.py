@@ -97,7 +97,7 @@ def creation_time(manifest: Manifest) -> datetime:
 
 
 def check_run_hash(run: bytes, manifest: bytes) -> None:
-    """Raise ProtocolError unless the run id is the manifest's hash: else a server could choose one to suit it."""
+    """Raise ProtocolError unless the run id is the manifest's hash: another could be chosen to steer selection."""
     if hashlib.sha256(manifest).digest() != run:
         raise ProtocolError("the server's run id is not the hash of the manifest that it shows")
 

@@ -80,7 +80,10 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> "Policy":
-        """Return the policy in plain settings, where fractions are like 0.5 or "2/3"; raise InputError for others."""
+        """Return the policy in plain settings; raise InputError if one is invalid.
+
+        Fractions are numbers or texts like "2/3".
+        """
         try:
             policy = msgspec.convert(settings, cls, dec_hook=_fraction)
         except msgspec.ValidationError as error:
@@ -179,7 +182,10 @@ def check_quorum(policy: Policy, parameters: Parameters) -> None:
 
 
 def check_helpers(policy: Policy, parameters: Parameters) -> None:
-    """Raise ParametersRefused for a helper that the owner did not name, or if too few are honest or may collude."""
+    """Raise ParametersRefused for a helper that the owner did not name, or too small a number of helpers.
+
+    The owner sets the least number of honest helpers, m - f, and the least number of colluding ones, f.
+    """
     trusted = parameters.assistance
     if trusted is None:
         return

@@ -35,7 +35,7 @@ class Acknowledged(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=
 
 
 class Delivered(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """A note: the whole sum of this round arrived; `survivors` has their number in every chunk, as the server said."""
+    """A note: the whole sum of this round arrived, with the number of survivors of every chunk as the server said."""
 
     index: int
     survivors: tuple[int, ...]
@@ -109,7 +109,7 @@ class KeptReceipts:
             self._add(parameters.run, [Attended(parameters.index, parameters.digest.hex(), is_listed)])
 
     def note_acknowledged(self, run: bytes, index: int) -> None:
-        """Note durably that the server acknowledged a contribution: its history must list the client from now on."""
+        """Note durably that the server acknowledged a contribution: the server's history must now list this client."""
         if index in self.read(run).unlisted:
             self._add(run, [Acknowledged(index)])
 

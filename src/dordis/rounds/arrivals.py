@@ -96,7 +96,7 @@ class ArrivalStore:
         return msgspec.msgpack.decode(self._begun, type=kind) if self._begun else None
 
     def begin(self, round: msgspec.Struct) -> None:
-        """Store a new round and drop the earlier one's contributions; if it is already stored, its own are kept."""
+        """Store a round and drop the contributions to the one before; if it is stored already, change nothing."""
         begun = ENCODER.encode(round)
         if self._begun != begun:
             self._write(begun, begin=True)
@@ -198,12 +198,12 @@ class Arrivals:
     store: ArrivalStore
     gate: PrivacyGate
     visit: Callable[[ClientId], InvitationServer]
-    """Returns the machine that invites an arriving client, sends it the model and lets it train."""
+    """Returns the state machine that invites an arriving client, sends it the model and lets it train."""
     close_at: int | None = None
     """Number of contributions at which the call is closed; None for the largest number that the round allows."""
 
     async def take(self, call: OpenCall, exchange: AsyncExchange) -> Replies:
-        """Return the contributions; the call ends when it has as many as it may, or the exchange has no more."""
+        """Return the contributions, up to the number that closes the call, or until the exchange has no more."""
         kind, most = reply_to(call.request), min(call.most, self.close_at or call.most)
         arrived, before = dict.fromkeys(self.store.clients), frozenset(self.store.clients)
 

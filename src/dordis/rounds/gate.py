@@ -41,7 +41,7 @@ class PrivacyGate:
         self._counted = self._charged = False
 
     def admit(self, requests: Requests, dropped: Callable[[], Dropped]) -> None:
-        """Before requests leave, count participations if one asks for an upload, and charge if for a disclosure."""
+        """Count participations before requests for uploads leave, and charge the round before requests to disclose."""
         kinds = {type(request) for request in requests.values()}
         if any(kind.uploads for kind in kinds):
             self.admit_upload(requests.keys())

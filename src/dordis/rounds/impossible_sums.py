@@ -65,8 +65,8 @@ class SumLaw:
 def signal_bound(law: SumLaw, tests: int = 1) -> float:
     """Return B, the largest norm of the sum of honest updates without noise.
 
-    Rounding errors of different clients are independent, so the bound E on the norm of their sum is less than the sum
-    of their largest norms (docs/proofs/impossible_sums.md).
+    Rounding errors of different clients are independent, so the bound E on the norm of their sum may be far less than
+    the sum of their largest norms (docs/proofs/impossible_sums.md).
     """
     n, k = law.survivors, law.length
     certain = n * law.longest

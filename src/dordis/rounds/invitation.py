@@ -1,4 +1,4 @@
-"""The invitation stage, before U is fixed: clients are invited, get the model if they lack it, and train.
+"""The invitation stage, before a round's clients are fixed: clients are invited, get a model they lack, and train.
 
 Clients that are lost here were never in the round: they do not count against its dropout tolerance T.
 """
@@ -83,7 +83,7 @@ class SumUsed(Message, frozen=True):
 class SendSum(Message, frozen=True):
     """The sum of a round that the client missed, as it was delivered, with which it computes the next model.
 
-    The parameters are those that decoding needs; `survivors` has |U3| of each chunk, `vector` all chunks in order.
+    The parameters are those that decoding needs; `survivors` has their number in each chunk, `vector` all chunks.
     """
 
     reply: ClassVar = SumUsed

@@ -21,7 +21,7 @@ Numbers = npt.NDArray[np.floating]
 
 @dataclass(frozen=True, eq=False)
 class ModelBytes:
-    """A model as bytes of one number type; its digest covers both."""
+    """A model as bytes of one number type; its digest covers the bytes and the type."""
 
     dtype: str
     data: bytes = field(repr=False)

@@ -30,7 +30,7 @@ def check_able(available: int, able: int, least: int) -> None:
 
 
 def check_finite(values: object, number: int) -> dict[str, float]:
-    """Return the metrics of an application after round `number`; raise InputError for a bad name or infinite value."""
+    """Return the metrics of an application after round `number`; raise InputError for a reserved name or bad value."""
     if not isinstance(values, Mapping):
         raise InputError(f"evaluate() returns a dictionary of names and numbers, not {type(values).__name__}")
     measured = {str(name): _as_number(name, value) for name, value in values.items()}

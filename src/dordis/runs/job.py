@@ -210,7 +210,7 @@ def least_arrivals(config: RunConfig) -> int:
 
 
 def check_closing(config: RunConfig, protocol: SummingProtocol) -> None:
-    """Raise InputError if `federation.closing` is set for a protocol that lists clients, or is out of range."""
+    """Raise InputError if `federation.closing` is set although clients are listed, or its `clients` is out of range."""
     if not config.federation.closing:
         return
     if protocol.has_cohort:

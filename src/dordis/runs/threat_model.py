@@ -36,7 +36,7 @@ class ThreatModel:
 
     @property
     def round_failure(self) -> Fraction:
-        """Return a bound on the chance that a round's graph is insecure or that it has more than T_C colluders."""
+        """Return a bound on the chance that a round has an insecure graph or more than T_C colluders."""
         return self.draw_failure + (sparse_graph.failure(self.mode) if self.sparse else Fraction(0))
 
     def indices(self, rounds: int) -> int:
@@ -44,5 +44,5 @@ class ThreatModel:
         return self.tries * rounds
 
     def failure(self, rounds: int) -> float:
-        """Return a bound on the chance that `round_failure` bounds, over all indices of a run of `rounds` rounds."""
+        """Return a bound on the chance of an insecure graph or too many colluders in a run of `rounds` rounds."""
         return float(self.indices(rounds) * self.round_failure)
