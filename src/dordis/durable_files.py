@@ -14,7 +14,7 @@ from dordis.errors import InputError
 PRIVATE, PUBLIC = 0o600, 0o666
 """Permissions of new files: PRIVATE for the owner alone, PUBLIC for everybody whom the umask allows."""
 LOCK = ".lock"
-"""Name of the lock file of a directory; it has the id of the process that holds the lock."""
+"""Name of the lock file of a directory; the file contains the id of the process that holds the lock."""
 
 
 def write_new(path: Path, data: bytes) -> None:
@@ -31,7 +31,7 @@ def write_atomically(path: Path, data: bytes, mode: int = PUBLIC) -> None:
 
 @contextmanager
 def _draft(path: Path, data: bytes, mode: int) -> Iterator[Path]:
-    """Write `data` to a temporary file beside `path`; remove it when the context ends."""
+    """Write `data` to a temporary file beside `path`, and yield its path; remove this file when the context ends."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -79,7 +79,7 @@ def sync_directory(path: Path) -> None:
 
 
 def read_complete_lines(path: Path) -> list[bytes]:
-    """Return the complete lines of a file; none if it is missing; raise InputError if it cannot be read."""
+    """Return the complete lines of a file, an empty list if it is missing; raise InputError if it cannot be read."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -96,7 +96,7 @@ def read_lines_with_last(path: Path, last: bytes) -> list[bytes]:
 
 
 def repair_lines(path: Path, last: bytes) -> None:
-    """Cut an incomplete last line, and append the line `last` if it is missing."""
+    """Cut an incomplete last line from a file, and append the line `last` if the file lacks it."""
     lines = read_lines_with_last(path, last)
     if lines or path.exists():
         write_atomically(path, b"".join(lines))
@@ -138,7 +138,7 @@ def lock_holder(path: Path) -> int | None:
 class AppendOnlyFile:
     """An append-only file of lines, which processes and threads may share.
 
-    A missing file is created with the permissions `mode`; without a mode it raises `FileNotFoundError`.
+    `locked` creates a missing file with the permissions `mode`; if `mode` is None, it raises `FileNotFoundError`.
     """
 
     path: Path
@@ -177,7 +177,7 @@ class LockedFile:
             return file.read()
 
     def append(self, line: bytes) -> None:
-        """Append a line durably; if that fails, remove the part that was written and raise."""
+        """Append a line durably; if that fails, remove the part that was written and raise `OSError`."""
         size = os.fstat(self.descriptor).st_size
         try:
             if os.write(self.descriptor, line) != len(line):

@@ -4,7 +4,7 @@
 
     DordisError
     ├── InputError             an argument or setting is unusable: the message says what to pass instead
-    │   ├── BeaconNotPublished  the public randomness of a round is not in this party's file yet
+    │   ├── BeaconNotPublished  the public randomness of a round is not in this party's beacon file yet
     │   ├── MissingExtra       an optional dependency is not installed
     │   ├── HopelessPlan       the noise of the planned run is much larger than its signal
     │   ├── UnusableUpdate     the update that an application prepared cannot be encoded
@@ -59,11 +59,11 @@ class InputError(DordisError, ValueError):
 
 
 class BeaconNotPublished(InputError):
-    """The public randomness of a round is not in this party's file yet."""
+    """The public randomness of a round is not in this party's beacon file yet."""
 
 
 class MissingExtra(InputError):
-    """An optional dependency is needed and absent; `extra` names the one to install."""
+    """An optional dependency is needed and absent; `extra` is the name of the package extra to install."""
 
     def __init__(self, extra: str) -> None:
         # A clone is installed from its own folder, so that the package need not be on a package index.
@@ -85,7 +85,7 @@ class HopelessPlan(InputError):
 
 
 class NothingTrained(DordisError):
-    """A run ended before its first round was finished; the message says why, and `path` is its directory."""
+    """A run ended before its first round was finished; the message says why, and `path` is the run's directory."""
 
     def __init__(self, reason: str, path: Path) -> None:
         super().__init__(f"nothing was trained: {reason}; the records are in {path}")
@@ -109,7 +109,7 @@ class ParticipationRefused(ParametersRefused):
 
 
 class BudgetRefused(ParametersRefused):
-    """With this round the client would spend more privacy, over all runs and servers, than its owner allows."""
+    """With this round the client would spend a larger epsilon, over all runs and servers, than its owner allows."""
 
     def __init__(self, epsilon: float, budget: float, delta: float, failure: float = 0.0) -> None:
         told = (
@@ -146,7 +146,7 @@ class SharingError(CryptoError):
 
 
 class NotReady(DordisError):
-    """The application of a client declined a round in `is_ready`, before it received the model."""
+    """The application of a client declined a round in `is_ready`, before the client received the model."""
 
 
 class LoginRefused(DordisError):
@@ -170,11 +170,11 @@ class UnexpectedRequest(ProtocolError):
 
 
 class Aborted(ProtocolError):
-    """This state machine of the protocol has ended its round for good and answers no more requests."""
+    """This client or server of the protocol has ended its round for good and answers no more requests."""
 
 
 class BudgetExceeded(DordisError):
-    """A round would exceed the privacy budget of a client; trying again under another index does not help."""
+    """A round would exceed the privacy budget of a client; another try of the round would exceed it too."""
 
     def __init__(self, client: int, epsilon: float, budget: float) -> None:
         super().__init__(f"client {client} would have spent epsilon {epsilon:.4g}, the budget is {budget:.4g}")
@@ -225,7 +225,7 @@ class LedgerDamaged(DordisError):
 
 
 class AuditFailed(DordisError):
-    """An audit found rounds that reveal more than their stated epsilon allows; `findings` describes each in words."""
+    """An audit found that rounds reveal more than their stated epsilon allows; `findings` has a sentence for each."""
 
     def __init__(self, findings: tuple[str, ...]) -> None:
         super().__init__("; ".join(findings))
@@ -304,4 +304,4 @@ class ImpossibleSum(RoundFailed):
 
 
 class Unrecoverable(RoundFailed):
-    """A client cannot use the shares that another client sent, or shares do not match the hashes of their dealer."""
+    """A secret cannot be recovered: its shares are unusable, or do not match the hashes of the client that sent them."""

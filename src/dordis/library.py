@@ -36,7 +36,7 @@ from dordis.simulation.run import SimulatedJob, job_with_app, prepare
 OBJECTS = "dordis.train"
 """Value of `app.server` and `app.client` in the configuration of a run whose application was constructed in Python."""
 ORIGIN = "dordis_run"
-"""Attribute of a trained torch module with the directory of its private run."""
+"""Name of the attribute of a trained torch module that holds the directory of its private run."""
 LARGEST_COHORT = 1000
 """Largest number of clients a round if `per_round` is not given."""
 LARGEST_FULL = 100
@@ -51,25 +51,25 @@ OnRound = Callable[[FinishedRound], None]
 
 @dataclass(frozen=True, eq=False)
 class RunResult:
-    """Outcome of a run; everything else is in its directory, `path`."""
+    """Outcome of a run; the complete records are in its directory, `path`."""
 
     path: Path
     model: Any = field(repr=False)
-    """Result of the application: a trained torch module, parameters, or a mean; None if there is none."""
+    """Result of the application: a trained torch module, parameters, or a mean; None if it returns no result."""
     epsilon: float | None
-    """Epsilon of the run: the amount spent, or the budget if the run ended early; None if nothing is proved, or if
-    there is a `problem`.
+    """Epsilon to publish: the epsilon spent, or the budget if the run ended early; None if the noise proves no epsilon,
+    or if there is a `problem`.
     """
     delta: float
     history: tuple[dict[str, float], ...] = field(repr=False)
-    """For each round: its number, the application's metrics, and epsilon so far."""
+    """For each round: its number, the application's metrics, and the epsilon spent so far."""
     stopped: str
-    """Why the run ended: `rounds` (all done), `budget`, `failed`, `interrupted`, or `running`."""
+    """Why the run ended: `rounds` (all finished), `budget`, `failed` (a round) or `interrupted`; else `running`."""
     fidelity: str
     problem: str = ""
-    """Why no epsilon can be stated: the ledger was altered or lost.  Empty if nothing is wrong with it."""
+    """Why no epsilon can be stated: the ledger was altered or lost.  Empty if the ledger is intact."""
     unit: str = ""
-    """The unit of privacy: "clients = 60 hospitals, from the column hospital"."""
+    """Description of the unit of privacy, such as "clients = 60 hospitals, from the column hospital"."""
     spent: float | None = None
     """Epsilon spent by the client that has spent most. Publish `epsilon`, which may be larger."""
     run_as: str = ""
@@ -81,7 +81,7 @@ class RunResult:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of the last round; none if no round was finished."""
+        """Return the application's metrics after the last round; empty if no round was finished."""
         last = self.history[-1] if self.history else {}
         return {name: value for name, value in last.items() if name not in ("round", "epsilon")}
 
@@ -121,7 +121,8 @@ def run(
     accept_hopeless: bool = False,
     on_round: OnRound | None = None,
 ) -> RunResult:
-    """Run a configuration: a `Config`, a dictionary of settings, or the path of a TOML file; the default if None.
+    """Run a configuration and return the result: `config` is a `Config`, a dictionary of settings, or the path of a
+    TOML file; None is the default configuration.
 
     Raise `HopelessPlan` before any epsilon is spent if the noise hides nearly everything that could be learnt, unless
     `accept_hopeless` is set.  `on_round` is called with every finished round.  `ledger` is a file to which all runs and
@@ -189,25 +190,27 @@ def train(
     Or `data` is a list or a mapping of clients, each a pair (x, y) of arrays or a torch data set.  `test` is public: a
     table, or a pair.  Metrics on it have no noise; rows of clients in a test table are left out.
 
-    All clients up to 1,000 take part in every round unless `per_round` is given.  Up to 100 clients a round every
-    message of the protocol is simulated (`fidelity` "full"), beyond that only the noise of the sum ("ideal").  With
-    epsilon None there is no noise and no privacy.  `training` are further settings of `dordis.apps.learning.Settings`,
-    such as epochs, batch, lr, optimiser and class_weights; for tables the defaults need no tuning.
+    Every round has all clients, or 1,000 of them if there are more, unless `per_round` is given.  With up to 100
+    clients a round every message of the protocol is simulated (`fidelity` "full"), with more only the noise of the sum
+    ("ideal").  With epsilon None there is no noise and no privacy.  `training` are further settings of
+    `dordis.apps.learning.Settings`, such as epochs, batch, lr, optimiser and class_weights; for tables the defaults
+    need no tuning.
 
     `ledger` is a file to which all runs and queries over the same data are charged; `budget` is the epsilon that they
     may spend together, fixed when the file is created.  A run that would exceed this budget raises `BudgetExceeded`.
 
     `protocol` is "secagg", "secagg+" or "assisted": in assisted rounds every client sends one message, clients arrive
-    in any order, and `per_round` is the largest number of clients of a round.  `colluders` is the number of all clients
-    that may collude with the server: 1 by default; for assisted rounds against a malicious server it must be given.
+    in any order, and `per_round` is the largest number of clients of a round.  `colluders` is the number of clients,
+    among all, that may collude with the server: 1 by default; for assisted rounds against a malicious server it must be
+    given.
 
     Raise `HopelessPlan` before any epsilon is spent if the noise hides nearly everything that could be learnt, unless
     `accept_hopeless` is set, and `NothingTrained` if no round was finished.
 
     With `unit="record"` each record is protected instead of each client: every round is one step of DP-SGD with
-    gradients of single records, each sampled with the probability `sampling`.  `records` is a public number: no client
-    may hold more records.  A record is a row; if `record` names a column of ids, a record is all rows of a client with
-    the same id.  The learning rate of this step is `lr` of the `optimiser`.
+    gradients of single records, each sampled with the probability `sampling`.  `records` is a public bound on the
+    number of records of one client.  A record is a row; if `record` names a column of ids, a record is all rows of a
+    client with the same id.  The learning rate of DP-SGD is `lr` of the `optimiser`.
 
     >>> import dordis, tempfile
     >>> import numpy as np
@@ -266,7 +269,7 @@ def train(
 
 
 def _dropout_model(dropout: float | DropoutModel) -> DropoutModel:
-    """Return a dropout model; a number is the rate at which clients leave, each at a random stage."""
+    """Return a dropout model; a number is the fraction of a round's clients that leave, each at a random stage."""
     if isinstance(dropout, int | float):
         return Rate(dropout) if dropout else NoDropout()
     return dropout

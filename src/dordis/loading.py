@@ -9,7 +9,9 @@ Kind = TypeVar("Kind")
 
 
 def load_object(text: str, what: str, kind: type[Kind]) -> Kind:
-    """Import and return the object `text`; raise InputError, which starts with `what`, if it is not a `kind`.
+    """Import and return the object that `text` names; raise InputError if this fails, or if it is not a `kind`.
+
+    `what` is the subject of the error message, such as "the features".
 
     >>> load_object("dordis.errors:InputError", "the error", type).__name__
     'InputError'
@@ -36,7 +38,10 @@ def load_object(text: str, what: str, kind: type[Kind]) -> Kind:
 
 
 def load_class(text: str, kind: type[Kind], what: str) -> type[Kind]:
-    """Import and return the class `text`; raise InputError, starting with `what`, if it is no subclass of `kind`."""
+    """Import and return the class that `text` names; raise InputError if it is no subclass of `kind`.
+
+    `what` is the subject of the error message.
+    """
     given = load_object(text, what, type)
     if not issubclass(given, kind):
         raise InputError(f"{what} names a subclass of {kind.__name__}, and '{text}' is none")
