@@ -304,4 +304,4 @@ class ImpossibleSum(RoundFailed):
 
 
 class Unrecoverable(RoundFailed):
-    """A secret cannot be recovered: its shares are unusable, or do not match the hashes of the client that sent them."""
+    """A secret cannot be recovered: its shares are unusable, or do not match the hashes of their dealer."""

@@ -1,4 +1,4 @@
 """Applications: federated learning, private means and histograms, language models, audits.
 
-Each module has a `Server` and a `Client` for a configuration to name, and `Settings`, which are their options.
+A configuration names the `Server` and the `Client` of an application; `Settings` describes the options of both.
 """

@@ -41,16 +41,16 @@ class Server(PooledServer):
 
     @classmethod
     def from_task(cls, task: Task) -> Self:
-        """Construct it from the task's options, read as `Settings`."""
+        """Construct the server from the task's options, read as `Settings`."""
         settings = _table(task).settings
         return cls(len(settings.edges) + 1, settings.nonnegative)
 
     def result(self) -> Floats:
-        """Return the share of each bin; zeros before the first round."""
+        """Return the share of clients in each bin; zeros before the first round."""
         return project_to_simplex(self.pooled) if self._nonnegative and self.pooled.any() else self.pooled
 
     def evaluate(self) -> dict[str, float]:
-        """Return the frequency of each bin as a metric, named by the bin's number."""
+        """Return the share of clients in each bin as a metric, named by the bin's number."""
         return {f"bin {i}": float(share) for i, share in enumerate(self.result())}
 
 
@@ -65,7 +65,7 @@ class Client(FixedClient):
 
     @classmethod
     def from_task(cls, task: Task, place: int) -> Self:
-        """Construct it from the task's options, read as `Settings`."""
+        """Construct the client with this zero-based index from the task's options, read as `Settings`."""
         table = _table(task)
         return cls(float(table.row(place)[0]), table.settings.edges)
 

@@ -33,7 +33,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PooledServer(AppServer):
-    """Add up the sums of all rounds, so that the noise in the mean falls with every round."""
+    """Add up the sums of all rounds, so that the noise in the mean becomes smaller with every round."""
 
     def __init__(self, dim: int) -> None:
         self._total, self._count = np.zeros(dim), np.zeros(dim)
@@ -44,22 +44,22 @@ class PooledServer(AppServer):
         return self._total.size
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
-        """Add the sum of a round, and the number of clients in each of its coordinates."""
+        """Add the sum of a round, and the number of clients in each coordinate of the sum."""
         self._total += aggregate.total
         self._count += aggregate.counts
 
     @property
     def pooled(self) -> Floats:
-        """Return the mean over all participations so far; zeros before the first round."""
+        """Return the mean update over all participations so far; zeros before the first round."""
         mean: Floats = self._total / np.maximum(self._count, 1)
         return mean
 
     def state(self) -> State:
-        """Return the sums so far."""
+        """Return the summed updates of all rounds, and the number of clients in each coordinate."""
         return {"total": self._total.copy(), "count": self._count.copy()}
 
     def restore(self, state: State) -> None:
-        """Continue from stored sums."""
+        """Continue from a stored state."""
         self._total, self._count = state["total"].copy(), state["count"].copy()
 
 
@@ -72,16 +72,16 @@ class Server(PooledServer):
 
     @classmethod
     def from_task(cls, task: Task) -> Self:
-        """Construct it from the task's options, read as `Settings`."""
+        """Construct the server from the task's options, read as `Settings`."""
         table = _table(task)
         return cls(table.values.shape[1], table.settings.centre)
 
     def result(self) -> Floats:
-        """Return the estimate; before the first round it is the centre."""
+        """Return the estimated mean vector; before the first round it is the centre."""
         return self._centre + self.pooled
 
     def evaluate(self) -> dict[str, float]:
-        """Return the mean of the coordinates as a metric."""
+        """Return the metric `mean`: the average over the coordinates of the estimated mean vector."""
         return {"mean": float(self.result().mean())}
 
 
@@ -93,7 +93,7 @@ class Client(FixedClient):
 
     @classmethod
     def from_task(cls, task: Task, place: int) -> Self:
-        """Construct it from the task's options, read as `Settings`."""
+        """Construct the client with this zero-based index from the task's options, read as `Settings`."""
         table = _table(task)
         return cls(table.row(place), table.settings.centre, table.settings.bound)
 
@@ -109,7 +109,7 @@ def clip_to_norm(vector: Floats, bound: float) -> Floats:
 
 
 def read_table(settings: Settings, task: Task) -> ClientTable[Settings]:
-    """Read the vectors of all clients, or draw uniform ones within the bound if no file is set."""
+    """Read the vectors of all clients, or draw uniform vectors within the bound if no file is set."""
     if settings.data:
         return ClientTable(settings, read_rows(task.folder / settings.data, task.population))
     reach = settings.bound / math.sqrt(settings.dim)

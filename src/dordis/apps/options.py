@@ -19,7 +19,9 @@ Shared = TypeVar("Shared")
 
 
 def build_once(settings: type[Settings], make: Callable[[Settings, Task], Shared]) -> Callable[[Task], Shared]:
-    """Return a function that decodes the options of a task and calls `make` once for equal tasks.
+    """Return a function from a task to the result of `make`, which gets the decoded options and the task.
+
+    `make` is called once for equal tasks.
 
     >>> class Settings(msgspec.Struct, frozen=True):
     ...     height: int = 2
@@ -60,7 +62,9 @@ class ClientTable(Generic[Settings]):
 
 
 def read_rows(path: Path, population: int) -> Floats:
-    """Return the first `population` rows of a .npy file of numbers, one for each client; raise if the file is unfit."""
+    """Return the first `population` rows of a .npy file, one for each client; raise InputError if rows are missing or
+    a value is no finite number.
+    """
     try:
         table = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
@@ -76,6 +80,6 @@ def read_rows(path: Path, population: int) -> Floats:
 
 
 def check_place(place: int, population: int) -> None:
-    """Raise unless `place` is the zero-based index of a client."""
+    """Raise InputError unless `place` is the zero-based index of one of `population` clients."""
     if not 0 <= place < population:
         raise InputError(f"there is no client with the index {place}: indices go from 0 to {population - 1}")

@@ -1,7 +1,7 @@
-"""Private statistics in one line: a mean, a histogram or the ranges of values in memory.
+"""Private statistics by one function call: a mean, a histogram or the ranges of values in memory.
 
-Each simulates a round in this process, with the noise that real clients would add together.  The numbers of rows and
-columns are public; everything else about the values is released only with noise.
+Each function simulates a round in this process, with the noise that real clients would add together.  The numbers of
+rows and columns are public; everything else about the values is released only with noise.
 """
 
 from dordis.apps.analytics.queries import PrivateHistogram, PrivateMean, histogram, mean

@@ -4,10 +4,11 @@ To find them, every client adds one to a bin of each column: the bin of the sign
 |value| <= 2^k, for k in -20 .. 40.  So the update of a client has a norm of sqrt(columns).  On either side of 0, the
 bound of a column is the largest power of two whose noisy count exceeds a threshold.  Noise alone exceeds this
 threshold, in any bin of any column, with a probability of at most 1 in 10,000.  The bound is then extended to the next
-powers of two while their counts exceed 2 sigma.  A side without a count above the threshold ends at 0.
+powers of two while their counts exceed 2 sigma, where sigma is the standard deviation of the noise in a count.  A side
+without a count above the threshold ends at 0.
 
 Limits: a value beyond 2^40 is counted and clipped as 2^40; bounds below 2^-20 are not found.  Values beyond the bounds
-are clipped: those of about 2 sigma clients in the bin next to a bound, and of some 5 sigma clients in a bin further
+are clipped: values of about 2 sigma clients in the bin next to a bound, and of some 5 sigma clients in a bin further
 away or on the other side of 0.  With few clients, many columns or a small budget no bounds can be found, and the query
 is refused.
 """
@@ -40,11 +41,12 @@ SHARE = 0.1
 CONFIDENCE = 0.9999
 """Probability that no bin exceeds the threshold by noise alone; such a bin may widen the bounds a millionfold."""
 NEXT = 2.0
-"""Standard deviations above which a bin next to the bounds is included; a wrong inclusion only doubles the noise."""
+"""A bin next to the bounds is included if its count exceeds this number of standard deviations of the noise; a wrong
+inclusion only doubles the noise of the answer."""
 LEAST, MOST = -20, 40
 _SIDE = MOST - LEAST + 1
 WIDTH = 2 * _SIDE
-"""Bins of a column: non-negative values by exponent, then negative values."""
+"""Number of bins of a column: first those of non-negative values by exponent, then those of negative values."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,13 +58,13 @@ class Bounds:
 
     @property
     def centre(self) -> Floats:
-        """Return the middle of each column."""
-        middle: Floats = self.low / 2 + self.high / 2  # the sum of both may not be finite
+        """Return the middle between the bounds of each column."""
+        middle: Floats = self.low / 2 + self.high / 2  # low + high could overflow
         return middle
 
     @property
     def half(self) -> Floats:
-        """Return half the range of each column."""
+        """Return half the distance between the bounds of each column."""
         reach: Floats = self.high / 2 - self.low / 2
         return reach
 
@@ -113,9 +115,10 @@ def count_bins(
     how: Conditions,
     charge: Callable[[ReleaseCost], None] | None = None,
 ) -> PrivateSum:
-    """Count clients by bin and column privately; `values` are (rows, columns), NaN where empty, `owner` their clients.
+    """Return the noisy number of clients in each bin of each column.
 
-    `charge` is called with the cost before anything is counted.
+    `values` are (rows, columns), NaN where empty; `owner` has the zero-based index of each row's client.  `charge` is
+    called with the privacy cost before anything is counted.
     """
     clients, columns = int(owner.max()) + 1, values.shape[1]
     planned = plan_release(clients, WIDTH * columns, math.sqrt(columns), budget, how)
@@ -130,7 +133,7 @@ def count_bins(
 
 
 def bin_shares(values: Floats, owner: npt.NDArray[np.int64]) -> Updates:
-    """Return the update of each client: in every column the client's rows share one count.
+    """Return a function from a client's index to its update: in every column the client's rows share one count.
 
     >>> update = bin_shares(np.array([[1.0], [4.0], [np.nan], [4.0]]), np.array([0, 0, 1, 0]))
     >>> update(0)[np.flatnonzero(update(0))].round(2).tolist(), update(1).any().item()
@@ -152,7 +155,7 @@ def bin_shares(values: Floats, owner: npt.NDArray[np.int64]) -> Updates:
 
 
 def find_bins(values: Floats) -> npt.NDArray[np.int64]:
-    """Return the bin of each value.
+    """Return the zero-based index of each value's bin within its column.
 
     >>> (find_bins(np.array([1.0, 1.5, 0.0, -4.0])) + LEAST).tolist()
     [0, 1, -20, 63]
@@ -164,12 +167,15 @@ def find_bins(values: Floats) -> npt.NDArray[np.int64]:
 
 
 def quantile(columns: int) -> float:
-    """Return the number of standard deviations that the noise of all bins stays below with probability `CONFIDENCE`."""
+    """Return the threshold in standard deviations, below which all bins' noise stays with probability `CONFIDENCE`."""
     return NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / (WIDTH * columns))
 
 
 def select_bounds(counts: Floats, sigma: float) -> Bounds:
-    """Return the bounds that follow from noisy counts, (columns, WIDTH); raise if a column has none."""
+    """Return the bounds of each column from noisy counts, (columns, WIDTH), whose noise has the deviation `sigma`.
+
+    Raise InputError if a column has no count above the threshold.
+    """
     bounds, found = read_counts(counts, sigma)
     if not found.all():
         raise InputError(

@@ -65,7 +65,7 @@ class PrivateAnswer:
 
     @property
     def terms(self) -> tuple[str, ...]:
-        """Return the terms of epsilon: unit and adjacency, adversary, simulation."""
+        """Return sentences on the guarantee: unit and adjacency, adversary, dropout, simulation; and warnings."""
         server = "a server that may deviate" if self.mode == MALICIOUS else "a server that follows the protocol"
         simulated = {
             "ideal": "simulated: the noise law and rounding of the protocol, no masks and no messages",
@@ -82,7 +82,7 @@ class PrivateAnswer:
 
     @property
     def _zero(self) -> str:
-        """Describe a zero update in terms of the values."""
+        """Return the end of a sentence that says what a zero update means for the values; empty by default."""
         return ""
 
     def __repr__(self) -> str:
@@ -145,13 +145,13 @@ def _format(value: object) -> str:
 
 
 def as_figures(array: npt.NDArray[np.float64], single: bool) -> Figures:
-    """Return one column's figure as a number."""
+    """Return the figure of a single column as a number, and figures of several columns as they are."""
     return float(array[0]) if single else array
 
 
 _Costs = tuple[ReleaseCost, ...]
 _SettledBounds = tuple[Bounds, _Costs, QueryBudget]
-"""Bounds, their cost, and the remaining budget."""
+"""Bounds, the privacy cost of finding them, and the remaining budget."""
 
 
 def mean(
@@ -176,17 +176,18 @@ def mean(
     by a column of a DataFrame or one name for each row: the mean row of a client counts once.  Values are clipped to
     the `bounds`: one pair (low, high) for all columns, a list of one pair for each column, or a dictionary by column
     name.  They must be public knowledge, never computed from the values; the noise is proportional to high - low.
-    Without bounds a tenth of the budget is spent on finding powers of two, which takes some hundreds of clients (see
-    `dordis.apps.analytics.bounds`), and the noise on the mean is 5 % larger.  `sigma` is the standard deviation of the
-    noise; it does not include the effect of clipping.
+    Without bounds a tenth of the budget is spent on finding bounds that are powers of two, which takes some hundreds of
+    clients (see `dordis.apps.analytics.bounds`), and the noise on the mean is 5 % larger.  `sigma` is the standard
+    deviation of the noise; it does not include the effect of clipping.
 
     Privacy is for one client, whose row is replaced by the middle of the bounds, against the server and `colluders` of
-    the clients.  `delta` is min{n^-1.1, 10^-5} if it is not given.  `dropped` clients, chosen at random, drop out.
-    With `fidelity` "ideal" the noise in the sum is drawn at once; with "full" every message of SecAgg is sent.  `mode`
-    is "malicious" or "semi-honest".  A `ledger` is a file to which all queries over the same clients are charged.  The
-    first query creates it.  With a `budget`, an epsilon, queries that would exceed it are refused.  `clients` are the
-    ids of the rows' clients; they are 1, 2, .. if not given, and the rows must then have the same order in every query.
-    Pass `entropy` in tests only: anybody who can predict it can remove the noise.
+    the clients.  `delta` is min{n^-1.1, 10^-5} for n clients if it is not given.  `dropped` clients, chosen at random,
+    drop out.  With `fidelity` "ideal" the noise in the sum is drawn at once; with "full" every message of SecAgg is
+    sent.  `mode`, the server to withstand, is "malicious" or "semi-honest".  A `ledger` is a file to which all queries
+    over the same clients are charged.  The first query creates it.  `budget` is the epsilon that all these queries may
+    spend together; queries that would exceed it are refused.  `clients` are the ids of the rows' clients; they are
+    1, 2, .. if not given, and the rows must then have the same order in every query.  Pass `entropy` in tests only:
+    anybody who can predict it can remove the noise.
 
     >>> import dordis
     >>> ages = [20 + i % 50 for i in range(1000)]
@@ -282,7 +283,7 @@ def histogram(
 
 
 def _number_categories(values: Any, categories: Sequence[Any]) -> Any:
-    """Return the zero-based index of each value's category; values outside all categories get the last index."""
+    """Return the zero-based index of each value's category; other values get the index after the last category."""
     place = {normalise(name): float(i) for i, name in enumerate(categories)}
     if not place or len(place) != len(categories):
         raise InputError("categories must be one or more different values")
@@ -305,7 +306,7 @@ def _ledger(
 def _settle_bounds(
     rows: Floats, bounds: Any, budget: QueryBudget, how: Conditions, names: Sequence[str]
 ) -> _SettledBounds:
-    """Return the given bounds, or spend a part of the budget on finding them."""
+    """Return the given bounds, or find them with a part of the budget; and their cost and the remaining budget."""
     if bounds is not None:
         return bounding.read_bounds(bounds, rows.shape[1], names), (), budget
     part, rest = budget.split(bounding.SHARE)
@@ -321,7 +322,7 @@ def _settle_edges(
     budget: QueryBudget,
     how: Conditions,
 ) -> tuple[Floats, Bounds | None, _Costs, QueryBudget]:
-    """Return the edges, (columns, bins - 1), the bounds if there are any, their cost, and the remaining budget."""
+    """Return the edges, (columns, bins - 1), the bounds or None, the cost of finding them, and the remaining budget."""
     if (bins is None) == (edges is None) or (edges is not None and bounds is not None):
         raise InputError("a histogram takes either edges, or a number of bins with or without bounds")
     if edges is not None:

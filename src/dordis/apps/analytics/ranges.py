@@ -35,13 +35,13 @@ class PrivateRanges:
     """Ranges by column, the columns for which no range was found in the noise, and the cost."""
 
     table: Table
-    """The description with the ranges that were found."""
+    """The given description, with the found ranges added."""
     ranges: dict[str, Range]
     not_found: tuple[str, ...]
     epsilon: float
     """Epsilon spent on the ranges alone."""
     epsilon_left: float
-    """Epsilon that a run may spend so that ranges and run together cost the given epsilon."""
+    """Epsilon that is left for a run, so that ranges and run together cost the given epsilon."""
     delta: float
     clients: int
 

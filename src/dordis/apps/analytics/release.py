@@ -38,9 +38,9 @@ from dordis.simulation.population import SimulatedHome
 
 IDEAL, FULL = "ideal", "full"
 HEADROOM = 8.0
-"""Standard deviations that fit into the ring. It is large, because a simulation pays nothing for more bits."""
+"""Number of standard deviations of a sum that fit into the ring; large, because bits cost nothing in a simulation."""
 _FINE = 100.0
-_MARGIN = 0.9  # sigma is a little larger with fewer bits
+_MARGIN = 0.9  # the noise is planned for MOST_BITS, and its sigma is a little larger with fewer bits
 
 Updates = Callable[[int], Floats]
 """Returns the update of the client with a zero-based index."""
@@ -62,7 +62,7 @@ class Conditions:
     ledger: Ledger | None = None
     """Ledger to which every release is charged, if any."""
     clients: tuple[ClientId, ...] | None = None
-    """The client id of each row; 1, 2, .. if not given."""
+    """The client id of each update, in order; 1, 2, .. if None."""
 
     def __post_init__(self) -> None:
         if self.mode not in (MALICIOUS, SEMI_HONEST):
@@ -81,17 +81,17 @@ class QueryBudget:
 
     @classmethod
     def for_clients(cls, epsilon: float, delta: float | None, clients: int) -> "QueryBudget":
-        """Return the budget of a query; delta is min{n^-1.1, 10^-5} if it is not given. Raise if a value is invalid."""
+        """Return the budget of a query; delta is by default min{n^-1.1, 10^-5} for n clients. Raise if invalid."""
         return cls(check_epsilon(epsilon), default_delta(clients) if delta is None else check_delta(delta))
 
     def split(self, share: float) -> "tuple[QueryBudget, QueryBudget]":
-        """Return a share of the budget, and the rest."""
+        """Return two parts of the budget: the fraction `share` of it, and the rest."""
         return replace(self, part=share * self.part), replace(self, part=(1 - share) * self.part)
 
 
 @dataclass(frozen=True, eq=False)
 class PrivateSum:
-    """The noisy sum over `count` clients, the standard deviation of the noise in each coordinate, and the cost.
+    """The noisy sum over `count` clients, the standard deviation of the noise in each coordinate, and the privacy cost.
 
     `sum_check` is the result of the check for impossible sums (`dordis.rounds.impossible_sums`).
     """
@@ -116,7 +116,8 @@ def plan_release(clients: int, dim: int, clip: float, budget: QueryBudget, how: 
 
 
 def _bits(planned: RoundPlan) -> int:
-    """Return the bits of a grid that is fine enough, and not finer: tables of large noise take seconds to compute.
+    """Return the bits of a coordinate of the sum: enough for a fine grid, and no more, because the tables for drawing
+    noise of a large variance take seconds to compute.
 
     On a grid that is fine enough, rounding adds about 1 % to the norm of an update and less to the variance of the sum.
     The bits are limited by the largest variance that can be drawn at once in `ideal` fidelity.  The noise in real units
@@ -140,18 +141,21 @@ def _plan(planned: RoundPlan) -> Plan:
 
 
 def expected_sigma(planned: RoundPlan) -> float:
-    """Return the standard deviation of a coordinate of the sum if nobody drops out."""
+    """Return the standard deviation of the noise in a coordinate of the sum if nobody drops out."""
     clients = planned.setting.clients
     return deviation(planned, float(_plan(planned).noise.variance_left(range(clients), b"")), clients)
 
 
 def deviation(planned: RoundPlan, left: float, count: int) -> float:
-    """Return the standard deviation of a coordinate of the sum in real units; rounding adds 1/4 for each client."""
+    """Return the standard deviation of the noise in a coordinate of the sum, in real units.
+
+    `left` is the variance of the noise on the grid; rounding adds a variance of 1/4 for each of `count` clients.
+    """
     return math.sqrt(left + count / 4) / planned.mechanism.grid.scale
 
 
 def private_sum(planned: RoundPlan, updates: Updates, how: Conditions) -> PrivateSum:
-    """Run one round in which `how.dropped` clients drop out before the upload."""
+    """Run one round, in which `how.dropped` clients drop out before the upload, and return its noisy sum."""
     result = single_round(_population(planned, updates, how), ledger=how.ledger).result
     (output,) = result.outputs
     count = len(output.survivors)
@@ -174,7 +178,9 @@ def _population(planned: RoundPlan, updates: Updates, how: Conditions) -> Simula
 
 
 def one_hot(places: npt.NDArray[np.int64], width: int) -> Updates:
-    """Return one-hot updates: of the `width` coordinates of a column, the one at `places[client, column]` is 1."""
+    """Return a function from a client's index to its one-hot update: in each column, which has `width` coordinates, the
+    coordinate `places[client, column]` is 1.
+    """
     columns = places.shape[1]
     starts = width * np.arange(columns)
 

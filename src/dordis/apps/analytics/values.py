@@ -19,12 +19,14 @@ LEAST_CLIENTS = 3
 
 
 def column_names(values: object) -> tuple[str, ...]:
-    """Return the column names of a DataFrame, or none."""
+    """Return the column names of a DataFrame; empty for other values."""
     return tuple(map(str, getattr(values, "columns", ())))
 
 
 def check_values(values: npt.ArrayLike) -> tuple[Floats, bool]:
-    """Return values as (clients, columns), and whether they were given as (clients,); raise if one is not finite.
+    """Return values as an array (clients, columns), and whether they were given as (clients,).
+
+    Raise InputError if there are too few clients, or if a value is not a finite number.
 
     >>> check_values([1, 2, 3])[0].shape
     (3, 1)
@@ -64,7 +66,7 @@ def _array(values: npt.ArrayLike) -> Floats:
         raise InputError(_ragged(values)) from None
     if array.dtype.kind in "biuf":
         return array.astype(np.float64)
-    objects = np.asarray(values, dtype=object)  # before anything became a text
+    objects = np.asarray(values, dtype=object)  # np.asarray(values) turns numbers beside a text into texts
     numbers = np.array([_number(item) for item in objects.flat]).reshape(objects.shape)
     astray = np.argwhere(np.isnan(numbers))
     if astray.size:
@@ -102,7 +104,7 @@ def _number(item: object) -> float:
 
 @dataclass(frozen=True, eq=False)
 class ClientRows:
-    """Rows of clients that may have several each: values (rows, columns), and the index of each row's client."""
+    """Rows of clients, one or several each: `values` (rows, columns), and `owner`, the index of each row's client."""
 
     values: Floats
     owner: npt.NDArray[np.int64]
@@ -116,7 +118,7 @@ class ClientRows:
         return self.average(self.values)
 
     def average(self, rows: Floats) -> Floats:
-        """Return the mean over the rows of each client."""
+        """Return, for each client, the mean of its rows among `rows`, which are in the order of `values`."""
         if self.clients == len(rows):
             return rows[np.argsort(self.owner)]
         totals = np.zeros((self.clients, rows.shape[1]))
@@ -126,7 +128,11 @@ class ClientRows:
 
 
 def group_rows(values: Any, client: Any, ids: Sequence[int] | None) -> ClientRows:
-    """Return the rows by client. `client` is a column, or one name for each row; without it each row is a client."""
+    """Return the rows with their clients; raise InputError if they do not fit.
+
+    `client` is the name of a column, or has one name for each row.  Without it each row is a client, and `ids` are the
+    client ids of the rows, if they are given.
+    """
     if client is None:
         rows, single = check_values(values)
         count = len(rows)
