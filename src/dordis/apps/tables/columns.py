@@ -52,7 +52,7 @@ class Columns:
         return name in self.bools
 
     def numbers(self, name: str) -> Numbers:
-        """Return the cells of a column as numbers, NaN where empty; raise if a cell is a text."""
+        """Return the cells of a column as numbers, NaN where empty; raise InputError if a cell is no finite number."""
         found = self._parse(name)
         if found is None:
             raise InputError(f"{self.where}: the column '{name}' holds text where numbers are expected")
@@ -63,7 +63,7 @@ class Columns:
         return self._parse(name) is not None
 
     def numbers_or_texts(self, name: str) -> tuple[list[float] | None, list[str | None]]:
-        """Return the numbers of a column without its gaps, or None if it holds texts; and its texts."""
+        """Return the numbers of a column without empty cells, None if it has texts or no numbers; and all its texts."""
         numbers = self._parse(name)
         listed = None if numbers is None else [float(x) for x in numbers if not math.isnan(x)]
         return listed or None, list(self.cells[name])
@@ -125,7 +125,7 @@ def as_texts(values: Sequence[Any]) -> Texts:
 
 
 def normalise(value: Any) -> str:
-    """Return a value as the text by which categories and clients are compared: whole numbers without a point.
+    """Return a value as the text by which categories and clients are compared: stripped, whole numbers without a point.
 
     >>> normalise(3.0), normalise(" yes "), normalise(None), normalise("3.0")
     ('3', 'yes', '', '3')
@@ -140,7 +140,7 @@ def normalise(value: Any) -> str:
 
 
 def _from_frame(frame: Any, where: str) -> Columns:
-    """Read a DataFrame: nullable, categorical and mixed columns by the same rules as text."""
+    """Return the columns of a DataFrame; cells of every column type become texts by the same rules."""
     names = tuple(map(str, frame.columns))
     cells, bools = {}, set()
     for place, name in enumerate(names):

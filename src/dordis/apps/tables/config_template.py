@@ -13,7 +13,7 @@ _CLIENTS = re.compile(
 
 
 def write_template(data: Path, columns: Sequence[str]) -> str:
-    """Return a commented configuration with a line for every column; no value of the table is read."""
+    """Return a commented configuration for a table with these columns; no value of the table is read."""
     plain = [name for name in columns if not _IDS.search(name) and not _CLIENTS.search(name)]
     label = (plain or columns)[-1]
     client = next((name for name in columns if _CLIENTS.search(name) and name != label), None)

@@ -14,14 +14,14 @@ from dordis.errors import InputError
 from dordis.privacy.scaling import Floats
 
 Lines = list[tuple[int, list[str]]]
-"""Rows, each with the number of its last line; blank lines are left out."""
+"""Rows of a file: the number of a row's last line in the file, and its cells; blank lines are left out."""
 _DELIMITERS = (",", ";", "\t", "|")
 _HEADER_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
 class CsvColumns:
-    """The names of some columns, and the values of all clients, (clients, columns)."""
+    """Columns of numbers of a file in which each row is one client: their names, and the values (clients, columns)."""
 
     names: tuple[str, ...]
     values: Floats = field(repr=False)
@@ -33,7 +33,7 @@ class CsvColumns:
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """The cells of a file, with the names of their columns."""
+    """The cells of a CSV file, with the names of the columns."""
 
     path: Path
     names: tuple[str, ...]
@@ -41,21 +41,21 @@ class Cells:
     delimiter: str = ","
 
     def numbers(self, names: Sequence[str]) -> Floats:
-        """Return the values of columns, (rows, columns)."""
+        """Return the named columns as numbers, (rows, columns); raise InputError if a cell is no finite number."""
         return self.at(_places(self.path, self.names, names))
 
     def at(self, places: Sequence[int]) -> Floats:
-        """Return the values of the columns with these indices, one row per line."""
+        """Return the columns with these indices as numbers, (rows, columns); raise InputError as `numbers` does."""
         return np.array([[_cell(self.path, line, self.names[i], row[i]) for i in places] for line, row in self.lines])
 
     def texts(self, name: str) -> list[str]:
-        """Return the cells of a column as unchanged texts."""
+        """Return the cells of a column as texts, without surrounding white space."""
         (place,) = _places(self.path, self.names, [name])
         return [row[place].strip() for _, row in self.lines]
 
 
 def read_cells(path: Path) -> Cells:
-    """Read a file; a first line that is not all numbers is the header.
+    """Read a CSV file; a first line that is not all numbers is the header.
 
     Without a header, columns are named by their one-based number.
     """
@@ -71,7 +71,10 @@ def read_cells(path: Path) -> Cells:
 
 
 def read_columns(path: Path, wanted: Sequence[str] | None = None, *, skip_invalid: bool = False) -> CsvColumns:
-    """Read columns of numbers, all if `wanted` is None; raise for a row with a cell that is no number, or skip it."""
+    """Read columns of numbers, all if `wanted` is None.
+
+    Raise InputError if a cell is no finite number, or, with `skip_invalid`, leave out its row.
+    """
     cells = read_cells(path)
     places = _places(path, cells.names, wanted)
     numbered = list(enumerate(cells.lines, start=1))
@@ -85,7 +88,7 @@ def read_columns(path: Path, wanted: Sequence[str] | None = None, *, skip_invali
 
 
 def read_header(path: Path) -> tuple[str, ...]:
-    """Return the column names of a CSV or Parquet file; no row is read."""
+    """Return the column names of a CSV or Parquet file from its header; rows are not parsed."""
     if path.suffix.lower() == ".parquet":
         return _parquet_header(path)
     text = _decode(path, _read_bytes(path, _HEADER_BYTES))
@@ -131,7 +134,7 @@ def _read_bytes(path: Path, most: int = -1) -> bytes:
 
 
 def _decode(path: Path, data: bytes) -> str:
-    """Return bytes as text: UTF-8, UTF-16 with its mark, or else Windows-1252, in which old spreadsheets are saved."""
+    """Return bytes as text: UTF-8, UTF-16 with a byte order mark, or else Windows-1252, as in old spreadsheets."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16", errors="replace")
     if b"\0" in data:

@@ -88,17 +88,17 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     @property
     def target(self) -> Literal["classification", "regression"]:
-        """Return the kind of prediction: by categories of the label, or by its range."""
+        """Return "classification" if the label has categories, else "regression"."""
         return "classification" if self.labels[0] in self.categories else "regression"
 
     def range(self, name: str) -> Range | None:
-        """Return the range of a column, or None if it has none."""
+        """Return the public range of a column, or None if the description gives none."""
         if isinstance(self.ranges, dict):
             return self.ranges.get(name)
         return None if name in self.categories else self.ranges
 
     def classes(self) -> tuple[str, ...]:
-        """Return the classes of the label, normalised, in the order of their numbers."""
+        """Return the classes of the label as normalised texts, in the order of their numbers; none for a regression."""
         return tuple(normalise(value) for value in self.categories.get(self.labels[0], ()))
 
     def gap(self, name: str) -> Gap:
@@ -121,7 +121,7 @@ _MOST_CLASSES = 20
 
 
 def _check_roles(table: Table) -> None:
-    """Raise if a column has two roles, or if several labels cannot be learnt together."""
+    """Raise InputError if a column has two roles or is used and excluded, or if several labels are not all numbers."""
     roles = [*table.labels, *filter(None, [table.client]), *table.features]
     if doubled := {name for name in roles if roles.count(name) > 1}:
         raise InputError(f"{_quote(doubled)} has two roles: a column is a label, the client or a feature")
@@ -132,7 +132,10 @@ def _check_roles(table: Table) -> None:
 
 
 def check_described(table: Table, columns: Columns) -> None:
-    """Raise one error that names every column without a range or categories, with a template to paste."""
+    """Raise InputError if a table does not match its description.
+
+    One error names every column without a range or categories, with a template to paste.
+    """
     for name in (*table.labels, *filter(None, [table.client]), *_described(table)):
         if name not in columns.names:
             raise InputError(f"{columns.where} has no column '{name}': its columns are {', '.join(columns.names)}")
@@ -160,7 +163,7 @@ def _described(table: Table) -> list[str]:
 
 
 def template(table: Table, open_: Sequence[str], is_number: Callable[[str], bool] = lambda name: True) -> str:
-    """Return a TOML section that describes a table, with blanks for columns without a range or categories."""
+    """Return the TOML sections of a description, with blanks to fill in for the columns `open_`."""
     known = table.ranges if isinstance(table.ranges, dict) else {}
     ranges = [f"{toml_key(name)} = [{low:g}, {high:g}]" for name, (low, high) in known.items()]
     classes = [f"{toml_key(name)} = {toml_list(values)}" for name, values in table.categories.items()]

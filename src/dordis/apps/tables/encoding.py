@@ -26,18 +26,18 @@ class EncodedRows:
 
 
 class Encoder(msgspec.Struct, frozen=True):
-    """A description with its feature columns; encodes rows, decodes predictions, and is stored with the weights."""
+    """A description with its feature columns; encodes rows, decodes predictions, and is stored with the model."""
 
     table: Table
     features: tuple[str, ...]
     bools: tuple[str, ...] = ()
-    """Boolean features without a range; theirs is 0..1."""
+    """Boolean features without a range in the description; they get the range 0..1."""
     record: str = ""
     """Column of record ids, which is not a feature; empty if each row is a record."""
 
     @classmethod
     def from_columns(cls, table: Table, columns: Columns, record: str = "") -> "Encoder":
-        """Return the encoder of a table; raise one error for all columns that lack a range or categories."""
+        """Return the encoder of a table; raise one InputError for all columns that lack a range or categories."""
         table = without_record(table, record)
         check_described(table, columns)
         features = table.feature_names(columns.names, columns.where)
@@ -46,7 +46,7 @@ class Encoder(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_description(cls, table: Table, record: str = "") -> "Encoder":
-        """Return the encoder of a description alone; its features are those listed, or all described columns."""
+        """Return the encoder of a description without rows; features are `table.features`, or all described columns."""
         table = without_record(table, record)
         roles = {*table.labels, table.client, *table.exclude}
         ranges = table.ranges if isinstance(table.ranges, dict) else {}
@@ -65,7 +65,7 @@ class Encoder(msgspec.Struct, frozen=True):
 
     @property
     def outputs(self) -> int:
-        """Return the number of scores: classes, or labels of a regression."""
+        """Return the number of scores of a row: one for each class, or for each label of a regression."""
         return len(self.table.classes()) or len(self.table.labels)
 
     def _width(self, name: str) -> int:
@@ -74,7 +74,7 @@ class Encoder(msgspec.Struct, frozen=True):
         return 2 if self.table.gap(name) == INDICATOR else 1
 
     def encode(self, source: Any, where: str, *, needs_client: bool = True, needs_record: bool = False) -> EncodedRows:
-        """Return the rows of a table as arrays; raise if a column is missing or a cell does not fit."""
+        """Return the rows of a table as arrays; raise InputError if a column is missing or a cell cannot be encoded."""
         rows, skipped = self._keep_rows(as_columns(source, where))
         client = self.table.client
         if not needs_client and client not in rows.names:
@@ -91,7 +91,10 @@ class Encoder(msgspec.Struct, frozen=True):
         return self._features(columns)
 
     def decode(self, scores: Floats) -> npt.NDArray[Any]:
-        """Return predictions in the units of the table: classes, or numbers, (n,) or (n, labels)."""
+        """Return the predictions for n rows from their scores: classes, or numbers in the units of the labels.
+
+        Numbers are (n,), or (n, labels) for several labels.
+        """
         if self.table.target == "classification":
             classes = self.table.categories[self.table.labels[0]]
             texts = any(isinstance(value, str) for value in classes)
@@ -135,7 +138,10 @@ class Encoder(msgspec.Struct, frozen=True):
         return said + (f"; {empty:,} empty cells: {self.table.gap(name)}" if empty else "")
 
     def _keep_rows(self, columns: Columns) -> tuple[Columns, int]:
-        """Return the columns without skipped rows, and their number; raise one error for all refused gaps."""
+        """Return the columns without skipped rows, and the number of skipped rows.
+
+        Raise one InputError for all columns whose empty cells are refused.
+        """
         table, names = self.table, (*self.features, *self.table.labels)
         if missing := [name for name in names if name not in columns.names]:
             raise InputError(f"{columns.where} has no column {', '.join(map(repr, missing))}")
@@ -173,7 +179,7 @@ class Encoder(msgspec.Struct, frozen=True):
         return texts.astype(str)
 
     def _records(self, columns: Columns) -> npt.NDArray[Any]:
-        """Return the record of each row; raise for rows without an id, which might share a record or not."""
+        """Return the record id of each row; raise InputError for rows without an id, whose record is unknown."""
         if self.record not in columns.names:
             raise InputError(f"{columns.where} has no column '{self.record}', which names the records: privacy.record")
         texts = columns.texts(self.record)
@@ -231,7 +237,7 @@ class Encoder(msgspec.Struct, frozen=True):
 
 
 def without_record(table: Table, record: str) -> Table:
-    """Return a description in which the column of record ids is not a feature; raise if it has another role."""
+    """Return a description that excludes the column of record ids; raise InputError if this column has another role."""
     if not record or record in table.exclude:
         return table
     if record in (*table.labels, *table.features, table.client):

@@ -15,7 +15,7 @@ NOISE = 0.3
 
 
 def draw_rows(table: Table, names: Sequence[str], clients: int, each: int, seed: int) -> dict[str, list[Any]]:
-    """Return `each` rows for each of `clients` clients: uniform features, and labels by a linear rule with noise."""
+    """Return columns with `each` rows for every client: uniform features, and labels by a linear rule with noise."""
     rng, count = np.random.default_rng(seed), clients * each
     features = table.feature_names(names, "the table")
     rows: dict[str, list[Any]] = {name: _draw(table, name, count, rng) for name in features}
@@ -61,7 +61,7 @@ def _placeholder(table: Table, name: str) -> Any:
 
 
 def _plain(table: Table) -> dict[str, Any]:
-    """Return the fields of a description without its client."""
+    """Return the fields of a description without client and excluded columns."""
     fields = {name: getattr(table, name) for name in table.__struct_fields__}
     return fields | {"client": None, "exclude": ()}
 
@@ -78,11 +78,13 @@ HOSPITALS = Table(
     ranges={"age": (0, 100), "pressure": (80, 220), "sugar": (40, 300)},
     categories={"smoker": ("no", "yes"), "ill": ("no", "yes")},
 )
-"""Description of the made-up patients."""
+"""Description of the table of made-up patients that `draw_hospitals` returns."""
 
 
 def draw_hospitals(hospitals: int, patients: int, seed: int) -> dict[str, list[Any]]:
-    """Return made-up visits of patients: each patient has one to three rows with the same age and diagnosis.
+    """Return made-up visits of `patients` patients of each hospital, as columns.
+
+    Each patient has one to three rows with the same age and diagnosis.
 
     >>> rows = draw_hospitals(2, 3, seed=1)
     >>> len(set(rows["patient"])), sorted(set(rows["hospital"]))
