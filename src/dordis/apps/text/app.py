@@ -30,15 +30,15 @@ FILE = "language.npz"
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Options of counting texts.
+    """Options of a language model from counts.
 
     `data` is "reddit", "shakespeare", or a folder of LEAF's files in one of these two forms.  `vocabulary` is a file
     with a public list of words, or a number: that many most frequent words of half of the held-out users (users who are
     not clients).  Metrics are measured on the other held-out users; the texts of all held-out users are public.  The
-    first `words` rounds count words, the others also count pairs of the `top` most frequent words.  Choose the number
-    of rounds such that every client takes part once in each pass.  `zipf` and `shift` are parameters of the prior of
-    words, `spread` is the deviation of the prior of a pair's log lift; `flat` and `share` weight the counts of the
-    second pass.
+    first `words` rounds, the first pass, count words; the others, the second pass, also count pairs of the `top` most
+    frequent words.  Choose the number of rounds such that every client takes part once in each pass.  `zipf` and
+    `shift` are exponent and shift of the `Zipf` prior of words.  `spread` is the deviation of the prior of a pair's log
+    lift (`dordis.apps.text.model.lifts`).  `flat` and `share` weight the counts of the second pass (`PairCounts`).
     """
 
     data: str = "reddit"
@@ -60,7 +60,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Server(AppServer):
-    """Add up noisy counts and estimate the language model from them."""
+    """Add up the noisy counts of all rounds, and estimate the language model from the sums."""
 
     evaluates_beside: ClassVar[bool] = True
 
@@ -73,7 +73,7 @@ class Server(AppServer):
 
     @classmethod
     def from_task(cls, task: Task) -> Self:
-        """Construct it from `Settings`."""
+        """Construct the server from the task's options, read as `Settings`."""
         common = _common(task)
         return cls(*common, task.population)
 
@@ -84,7 +84,7 @@ class Server(AppServer):
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """Return the length of updates in both passes."""
+        """Return the lengths of updates: counts of words in the first pass, of words and pairs in the second."""
         return self._corpus.symbols.size, PairCounts.dim(self._corpus.symbols, self._settings.top)
 
     @property
@@ -94,17 +94,17 @@ class Server(AppServer):
 
     @property
     def model_lengths(self) -> tuple[int, ...]:
-        """Return the length of the model in both passes."""
+        """Return the lengths of the public model: 0 in the first pass, one number for each word in the second."""
         return 0, self._corpus.symbols.size
 
     @property
     def unit(self) -> str:
-        """Describe the privacy unit."""
+        """Return the description of the privacy unit."""
         return f"clients = {self._population:,} users of the LEAF files"
 
     @property
     def measured(self) -> str:
-        """Describe vocabulary and test data of the perplexities."""
+        """Return the description of the vocabulary and the test data of the perplexities."""
         return f"perplexity over {self._corpus.symbols.said}"
 
     def model(self) -> Floats:
@@ -112,7 +112,7 @@ class Server(AppServer):
         return self._first_words() if self._second else np.zeros(0)
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
-        """Add the counts of a round."""
+        """Add the noisy counts of a round, and the variance of their noise, to the sums of its pass."""
         at = self._second
         self._totals[at][:] += aggregate.total
         self._variances[at] += round.deviation**2
@@ -120,7 +120,7 @@ class Server(AppServer):
         self._words = None if at == 0 else self._words
 
     def _observe(self, at: int, part: slice, weights: Floats) -> NoisyCounts:
-        """Return a part of the summed counts of a pass."""
+        """Return the coordinates `part` of the summed counts of the first (0) or the second (1) pass."""
         deviation = max(float(np.sqrt(self._variances[at])), 1e-9)
         return NoisyCounts(self._totals[at][part], deviation, weights)
 
@@ -139,7 +139,7 @@ class Server(AppServer):
         return Zipf(self._settings.zipf, self._settings.shift)
 
     def learnt(self) -> Bigrams:
-        """Return the model after the rounds so far."""
+        """Return the language model that is estimated from the rounds so far."""
         if not self._rounds[0]:
             return Bigrams.unigrams(countable(self._corpus.symbols) / countable(self._corpus.symbols).sum())
         if not self._rounds[1]:
@@ -152,7 +152,9 @@ class Server(AppServer):
         return Bigrams(words, layout.contexts, layout.columns, found.reshape(layout.contexts.size, -1))
 
     def evaluate(self) -> dict[str, float]:
-        """Return perplexities by user and by token (also of single words), and the share of unknown tokens."""
+        """Return perplexities by user and by token, of the model and of its words without pairs, and the share of
+        unknown tokens; empty without test data.
+        """
         if not self._corpus.test:
             return {}
         model, texts = self.learnt(), self._corpus.test
@@ -169,17 +171,17 @@ class Server(AppServer):
         }
 
     def result(self) -> Bigrams:
-        """Return the model."""
+        """Return the language model."""
         return self.learnt()
 
     def export(self, directory: Path) -> None:
-        """Write the model, with the names of its tokens."""
+        """Write the language model, with the names of its tokens, to the file `FILE`."""
         model, names = self.learnt(), np.array(self._corpus.symbols.names)
         parts = {"words": model.words, "contexts": model.contexts, "columns": model.columns, "lifts": model.lifts}
         np.savez(directory / FILE, allow_pickle=False, names=names, **parts)
 
     def state(self) -> State:
-        """Return the summed counts and the variance of their noise."""
+        """Return the summed counts, the number of rounds and the variance of the noise of each pass."""
         return {
             "words": self._totals[0],
             "pairs": self._totals[1],
@@ -202,13 +204,13 @@ class Client(AppClient):
 
     @classmethod
     def from_task(cls, task: Task, place: int) -> Self:
-        """Construct the client with this zero-based index."""
+        """Construct the client with this zero-based index from the task's options, read as `Settings`."""
         corpus, settings = _common(task)
         check_place(place, task.population)
         return cls(corpus.clients[place], corpus, settings)
 
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
-        """Return the counts of the first pass if the round's model is empty, or else of the second."""
+        """Return the update of the first pass if the round's model is empty, or else of the second pass."""
         size = self._corpus.symbols.size
         if not model.size:
             return count_words(self._text, size)
@@ -218,7 +220,7 @@ class Client(AppClient):
 
 
 def pair_layout(words: Floats, corpus: Corpus, settings: Settings) -> PairCounts:
-    """Return the layout of the second pass, given the public model of the first."""
+    """Return the layout of updates in the second pass, given the public word probabilities of the first pass."""
     return PairCounts.from_words(words, corpus.symbols, settings.top, settings.flat, settings.share)
 
 

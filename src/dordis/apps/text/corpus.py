@@ -28,7 +28,7 @@ from dordis.errors import InputError
 
 Tokens = npt.NDArray[np.int64]
 TokenPairs = tuple[list[str], list[str]]
-"""Every word or letter of a user's text, and its successor."""
+"""Words or letters of a user's text, and for each the word or letter that follows it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,13 +41,13 @@ class Text:
 
 @dataclass(frozen=True)
 class Symbols:
-    """The tokens of texts by name, and a description of their source."""
+    """The tokens of texts: their numbers, their names, and a description of their source (`said`)."""
 
     vocabulary: Vocabulary
     names: tuple[str, ...]
     said: str
     special: bool
-    """Whether there are tokens for the beginning and the end of a sentence, and one for unknown words."""
+    """Whether there are special tokens: padding, beginning and end of a sentence, unknown words."""
 
     @property
     def size(self) -> int:
@@ -77,7 +77,7 @@ class Corpus:
 class Users:
     """Disjoint groups of the users of LEAF's files: clients, vocabulary and test.
 
-    Of clients only the training texts are read; of the other users, who are public, all texts are.
+    Of clients only the training texts are used; of the other users, who are public, the test texts are used too.
     """
 
     clients: dict[str, UserData] = field(repr=False)
@@ -86,7 +86,7 @@ class Users:
 
 
 def read_corpus(folder: Path, vocabulary: Path | int, population: int, seed: int) -> Corpus:
-    """Read LEAF's files of texts, draw the clients among the users, and test with held-out users.
+    """Read LEAF's files of texts, draw the clients among the users, and use held-out users for testing.
 
     If `vocabulary` is a number, it consists of that many most frequent words of half of the held-out users, and the
     other half is tested.  With a list of words, or for texts of letters, all held-out users are tested.
@@ -101,7 +101,7 @@ def read_corpus(folder: Path, vocabulary: Path | int, population: int, seed: int
 
 
 def draw_users(folder: Path, population: int, seed: int, needs_words: bool) -> Users:
-    """Draw the clients among the users with texts to train on, and divide the others: vocabulary and test.
+    """Draw the clients among the users with training texts, and divide the other users into vocabulary and test users.
 
     Users with test texts only are never clients.  With `needs_words` half of the held-out users give the vocabulary,
     unless the texts are of letters, whose alphabet is known.
@@ -130,7 +130,7 @@ def _collect(written: Iterable[tuple[str, UserData]]) -> dict[str, UserData]:
 
 
 def read_symbols(vocabulary: Path | int, users: Users) -> Symbols:
-    """Return the alphabet for texts of letters, or else the words of the vocabulary."""
+    """Return the tokens: the alphabet if the texts are of letters, or else the words of the vocabulary."""
     tested = f"; tested on {len(users.test):,} held-out users, who are no clients"
     tested = tested if users.test else "; not tested: every user is a client, or gives the vocabulary"
     if _is_letters(next(iter(users.clients.values()))):
@@ -147,7 +147,7 @@ def read_symbols(vocabulary: Path | int, users: Users) -> Symbols:
 
 
 def _is_letters(data: UserData) -> bool:
-    """Tell whether texts have Shakespeare's form, lines of letters, not Reddit's."""
+    """Tell whether a user's texts have the form of LEAF's Shakespeare, lines of letters, and not of its Reddit."""
     return isinstance(data.x[0], str)
 
 
@@ -165,7 +165,7 @@ def most_frequent(texts: Iterable[list[str]], count: int) -> list[str]:
 
 
 def read_words(path: Path) -> list[str]:
-    """Return the words of a public list, one a line."""
+    """Return the words of a public list, one a line, without repetitions and special tokens."""
     read_word_list(path)
     lines = (line.strip() for line in path.read_text(encoding="utf-8").split("\n"))
     return list(dict.fromkeys(line for line in lines if line and line not in SPECIAL))

@@ -1,7 +1,9 @@
 """A language model of words and frequent pairs, the counts that it needs from clients, and its perplexity.
 
-Probabilities are posterior means under priors of natural language.  The noise of a count is nearly Gaussian with a
-known deviation, so a posterior mean can be computed as a sum over a grid of values.
+Clients count words in a first pass, and words and pairs of frequent words in a second.  The lift of a pair is its
+frequency divided by the frequency that it would have if words were independent.  Probabilities are posterior means
+under priors of natural language.  The noise of a count is nearly Gaussian with a known deviation, so a posterior mean
+can be computed as a sum over a grid of values.
 """
 
 from collections.abc import Sequence
@@ -17,13 +19,16 @@ from dordis.privacy.scaling import Floats
 
 @dataclass(frozen=True, eq=False)
 class Bigrams:
-    """A model of the next word: the probability of the word, times the lift of the pair if both words are frequent."""
+    """A model of the next word: the probability of the word, times the lift of the pair if both words are frequent.
+
+    The products are normalised for each word before.
+    """
 
     words: Floats = field(repr=False)
     contexts: Tokens = field(repr=False)
     columns: Tokens = field(repr=False)
     lifts: Floats = field(repr=False)
-    """The lift of each pair, by context (the word before) and column (the word)."""
+    """The lift of each pair: a row for each word before (`contexts`), a column for each next word (`columns`)."""
 
     @classmethod
     def unigrams(cls, words: Floats) -> "Bigrams":
@@ -49,7 +54,7 @@ class Bigrams:
 
 
 def perplexities(model: Bigrams, texts: Sequence[Text]) -> tuple[float, float]:
-    """Return the perplexity by user, in which all users count the same, and that by token."""
+    """Return the perplexity by user, in which all users count the same, and by token, in which all tokens do."""
     losses = [-np.log(model.probabilities(text)) for text in texts if text.following.size]
     by_user = np.mean([loss.mean() for loss in losses])
     return float(np.exp(by_user)), float(np.exp(np.concatenate(losses).mean()))
@@ -70,23 +75,23 @@ def count_words(text: Text, size: int) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class PairCounts:
-    """Layout of the counts of the second pass, derived from the public model `words` of the first.
+    """Layout of updates in the second pass, derived from the public word probabilities `words` of the first pass.
 
-    Words are weighted by p^-flat, pairs by (p q)^-flat, where p and q are probabilities of words; `share` is the norm
-    of the part with the pairs.
+    Counts of words are weighted by p^-flat, counts of pairs by (p q)^-flat, where p and q are probabilities of words.
+    `share` is the norm of the counts of pairs in an update of norm 1.
     """
 
     words: Floats = field(repr=False)
     contexts: Tokens = field(repr=False)
     alike: Tokens = field(repr=False)
-    """For every context the word whose frequency is used: the word itself, and END for BEGIN."""
+    """For every context the word whose frequency it has: the context itself, and END for BEGIN."""
     columns: Tokens = field(repr=False)
     flat: float
     share: float
 
     @classmethod
     def from_words(cls, words: Floats, symbols: Symbols, top: int, flat: float, share: float) -> "PairCounts":
-        """Construct the layout for the `top` most frequent words; the beginning of a sentence is a context too."""
+        """Construct the layout for pairs of the `top` most frequent words; a sentence's beginning is a context too."""
         columns = np.argsort(-words, kind="stable")[:top]
         begin, end = ([BEGIN], [END]) if symbols.special else ([], [])
         contexts, alike = np.array([*begin, *columns]), np.array([*end, *columns])
@@ -94,13 +99,13 @@ class PairCounts:
 
     @staticmethod
     def dim(symbols: Symbols, top: int) -> int:
-        """Return the length of an update of the second pass."""
+        """Return the length of an update in the second pass: the number of words plus the number of pairs."""
         columns = min(top, symbols.size)
         return symbols.size + columns * (columns + int(symbols.special))
 
     @cached_property
     def weights(self) -> tuple[Floats, Floats]:
-        """Return the weights of words and of pairs."""
+        """Return the weights of the counts of words, and of the counts of pairs."""
         return _flatten(self.words, self.flat), _flatten(self.independent(self.words), self.flat)
 
     def independent(self, words: Floats) -> Floats:
@@ -108,7 +113,7 @@ class PairCounts:
         return np.outer(words[self.alike], words[self.columns]).ravel()
 
     def count(self, text: Text) -> Floats:
-        """Return a client's update: words, then pairs, both weighted."""
+        """Return a client's update in the second pass, of norm 1 at most: weighted counts of words, then of pairs."""
         size, columns = self.words.size, self.columns.size
         i, j = _places(self.contexts, size)[text.before], _places(self.columns, size)[text.following]
         both = (i >= 0) & (j >= 0)
@@ -120,14 +125,14 @@ class PairCounts:
 
 
 def _places(tokens_: Tokens, size: int) -> Tokens:
-    """Return the position of every token in `tokens_`, or -1."""
+    """Return, for each of `size` tokens, its position in `tokens_`, or -1."""
     places = np.full(size, -1, np.int64)
     places[tokens_] = np.arange(tokens_.size)
     return places
 
 
 def _flatten(probabilities: Floats, flat: float) -> Floats:
-    """Return p^-flat, and 0 where p is 0."""
+    """Return p^-flat for every probability p, and 0 where p is 0."""
     with np.errstate(divide="ignore"):
         return np.where(probabilities > 0, probabilities**-flat, 0.0)
 
@@ -138,7 +143,7 @@ def _unit(counts: Floats) -> Floats:
 
 
 _GRID = 200
-"""Frequencies that a word may have under the Zipf prior, from the first rank to the last."""
+"""Number of values of a word's probability in the grid of the Zipf prior, from the first rank to the last."""
 _ITERATIONS = 6
 _NODES = np.linspace(-5.0, 5.0, 41)
 """Standard normal deviates at which a log-normal prior is summed."""
@@ -146,20 +151,23 @@ _NODES = np.linspace(-5.0, 5.0, 41)
 
 @dataclass(frozen=True, eq=False)
 class NoisyCounts:
-    """A noisy sum that is an unknown factor times weighted probabilities; `deviation` is that of its noise."""
+    """Noisy summed counts: an unknown factor times weighted probabilities, plus noise of the deviation `deviation`."""
 
     total: Floats = field(repr=False)
     deviation: float
     weights: Floats = field(repr=False)
 
     def factor(self, expected: Floats) -> float:
-        """Return the factor between `expected` and the sum by least squares; it is at least one deviation."""
+        """Return the least-squares factor from `expected` to the summed counts, or `deviation` if that is larger."""
         return max(float(self.total @ expected) / float(expected @ expected), self.deviation)
 
 
 @dataclass(frozen=True)
 class Zipf:
-    """The prior: the word of rank r has a probability proportional to (r + shift)^-exponent; the ranks are unknown."""
+    """The prior of words: the word of rank r has a probability proportional to (r + shift)^-exponent.
+
+    Which word has which rank is unknown.
+    """
 
     exponent: float = 1.4
     shift: float = 6.0
@@ -173,9 +181,10 @@ class Zipf:
 
 
 def word_probabilities(seen: Sequence[NoisyCounts], prior: Zipf) -> Floats:
-    """Return the posterior mean of every word's probability; it is 0 for a word of weight 0 in all sums.
+    """Return the posterior mean of every word's probability, given noisy counts; 0 for a word without any weight.
 
-    The factors of the sums and the probabilities are estimated in turn, each from the other.
+    The unknown factors of the counts are estimated from the probabilities, and the probabilities from the factors, in
+    turn.
     """
     x, chances = prior.grid(seen[0].total.size)
     possible = np.any([sum_.weights > 0 for sum_ in seen], axis=0)
