@@ -35,10 +35,10 @@ from dordis.simulation.population import SimulatedHome
 
 
 class KnownNoise:
-    """Record parameters and inputs of every round of a protocol, and the noise of the colluders.
+    """Record the parameters and inputs of a protocol's rounds, and the noise of the colluders.
 
-    Run rounds with the attribute `protocol`, which behaves like the given protocol and records, and pass `watch` to the
-    round: it asks the colluders for their noise before they erase its seeds.
+    Run rounds with the attribute `protocol`, which is the given protocol with recording, and pass `watch` to each
+    round: it asks the colluders for their noise before they erase the seeds of the noise.
     """
 
     def __init__(self, protocol: SummingProtocol, colluders: Collection[ClientId], law: NoiseLaw = SKELLAM) -> None:
@@ -86,7 +86,7 @@ class KnownNoise:
         return self._parameters
 
     def measure_chunk(self, chunk: int, output: ChunkOutput) -> "ChunkNoise":
-        """Subtract the inputs from the sum of a chunk, and then the noise that the colluders know."""
+        """Return the noise in the sum of a chunk: subtract the inputs, and then the noise that the colluders know."""
         span = self.parameters.chunks[chunk]
         inputs = (self._inputs[u][span] for u in output.survivors)
         known = np.zeros(span.stop - span.start, np.uint32)
@@ -106,7 +106,7 @@ class KnownNoise:
 
 @dataclass(frozen=True, eq=False)
 class ChunkNoise:
-    """A chunk without the colluders' noise, the noise of all clients, and the noise unknown to the colluders."""
+    """A chunk's output without the colluders' noise, the noise of all clients, and the noise unknown to colluders."""
 
     output: ChunkOutput
     noise: Vector
@@ -114,10 +114,11 @@ class ChunkNoise:
 
 
 LEVEL = 1e-4
-"""The largest probability with which any of the tests rejects correct noise."""
+"""The largest probability that any of an audit's three tests of variance rejects correct noise."""
 _TESTS = 3
 LEAST_DIM = 1024
-"""Coordinates of a toy update: enough samples to detect noise that is wrong by a factor of 2 almost surely."""
+"""Least number of coordinates of a toy update: enough samples of noise to detect a wrong variance, by a factor of 2,
+almost surely."""
 
 
 @dataclass(frozen=True)
@@ -131,16 +132,16 @@ class FixedDropout:
 
     @classmethod
     def from_protocol(cls, protocol: SummingProtocol, dropped: int, late: int) -> "FixedDropout":
-        """Return the schedule with the protocol's names of upload and disclosure."""
+        """Return the dropout with the names that the protocol gives to upload and disclosure."""
         disclosure = next(request.__name__ for request in protocol.requests if request.discloses)
         return cls(dropped, late, protocol.stages[protocol.upload], disclosure)
 
     def available(self, index: int, clients: Collection[ClientId]) -> frozenset[ClientId]:
-        """Return all clients."""
+        """Return the clients that are available when a round begins: all of them."""
         return frozenset(clients)
 
     def leaving(self, index: int, clients: Collection[ClientId]) -> dict[ClientId, str]:
-        """Return the clients that leave, and the request before which they do."""
+        """Return the clients that leave in a round, and the request before which each leaves."""
         order = sorted(clients, reverse=True)
         late = order[self.dropped : self.dropped + self.late]
         return dict.fromkeys(order[: self.dropped], self.upload) | dict.fromkeys(late, self.disclosure)
@@ -150,9 +151,10 @@ class FixedDropout:
 class Audit:
     """Measurements of the audited rounds, and findings.
 
-    `noise` compares all noise in the sums with the variance that the rounds state.  `hidden` compares the noise that is
-    unknown to the colluders with the charged variance.  `counted` is the least charged variance of a round divided by
-    the target of the plan; below 1 the planned epsilon does not hold.
+    `canaries` is the outcome of the attack.  `noise` compares all noise in the sums with the variance that the rounds
+    state.  `hidden` compares the noise that is unknown to the colluders with the charged variance.  `counted` is the
+    least charged variance of a round divided by the variance that the plan needs; below 1 the planned epsilon does not
+    hold.
     """
 
     canaries: GuessOutcome
@@ -209,9 +211,10 @@ def audit(
 ) -> Audit:
     """Run all rounds of a design with every message, attack them, and test their noise.
 
-    In every round the first T_C clients collude with the server, the last `dropped` clients leave before their upload,
-    and `late` more after it, so that other clients give shares of their seeds.  All other clients are canaries.  The
-    design must have a coordinate for every client, and all clients in every round: see `toy_design`.
+    In every round the first `design.setting.colluders` clients collude with the server, the last `dropped` clients
+    leave before their upload, and `late` more leave after it, so that other clients give shares of their seeds.  All
+    clients that upload and do not collude are canaries.  The design must have a coordinate for every client, and all
+    clients in every round: see `toy_design`.
     """
     plan, setting = find_plan(design), design.setting
     check_everyone(design)
@@ -237,7 +240,9 @@ def audit(
 
 @dataclass(frozen=True, eq=False)
 class AttackedRound:
-    """One round as the adversary sees it: the sum in real units without the colluders' noise, and the noise samples."""
+    """One round as the adversary sees it: the sum in real units without the colluders' noise; and samples of all noise
+    and of the noise unknown to the colluders, and the charged variance.
+    """
 
     total: Floats
     noise: tuple[VarianceSample, ...]
@@ -246,7 +251,7 @@ class AttackedRound:
 
 
 def attacked_round(home: SimulatedHome, known: KnownNoise) -> AttackedRound:
-    """Run a round, and compare its noise with the variances that it states."""
+    """Run a round; return the adversary's sum, and samples of the noise with the variances that the round states."""
     result = single_round(home, watch=known.watch).result
     seen = [known.measure_chunk(chunk, output) for chunk, output in enumerate(result.outputs)]
     parameters, bits = known.parameters, known.parameters.bits
@@ -264,7 +269,7 @@ def attacked_round(home: SimulatedHome, known: KnownNoise) -> AttackedRound:
 def canary_population(
     design: RoundPlan, coins: Coins, protocol: SummingProtocol, leaving: FixedDropout, entropy: Entropy
 ) -> SimulatedHome:
-    """Return a population in which each client gives its largest update or zero, as its coin decides."""
+    """Return a population in which each client gives the largest update in its own coordinate, or zero, by its coin."""
 
     def update(u: ClientId) -> Floats:
         canary = np.zeros(design.setting.dim)
@@ -275,7 +280,7 @@ def canary_population(
 
 
 def find_plan(design: RoundPlan) -> Plan:
-    """Return the noise plan of a design; raise if its clients add no noise together."""
+    """Return the noise plan of a design; raise InputError if it has none, as without distributed noise."""
     if design.plan is None:
         raise InputError("an audit needs noise that the clients add together")
     return design.plan

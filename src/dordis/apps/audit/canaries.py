@@ -23,15 +23,15 @@ Coins = npt.NDArray[np.bool_]
 
 CONFIDENCE = 0.999
 GUESSED = (Fraction(1, 50), Fraction(1, 10), Fraction(1, 3), Fraction(1))
-"""Fractions of the coins that are guessed. Each is a test of its own, and the confidence is divided among them."""
+"""Fractions of the coins that are guessed. Each is a test of its own, and they share the error probability."""
 _HALVINGS = 40
 
 
 @dataclass(frozen=True)
 class GuessOutcome:
-    """Outcome of the attack: `correct` of `guesses` guesses about `canaries` coins.
+    """Outcome of the attack: `correct` of `guesses` guesses about `canaries` coins were right.
 
-    Epsilon is at least `shown` with this confidence; a perfect attack would show `most`.
+    The mechanism's epsilon is at least `shown` with the confidence `confidence`; a perfect attack would show `most`.
     """
 
     canaries: int
@@ -58,14 +58,20 @@ class AttackedClaim:
     confidence: float = CONFIDENCE
 
     def most(self, canaries: int) -> float:
-        """Return the largest epsilon that this number of canaries can show; raise if it cannot refute the claim."""
+        """Return the largest lower bound on epsilon that this number of canaries can show.
+
+        Raise InputError if this bound is not above the claimed epsilon.
+        """
         most = max(self._epsilon_shown(canaries, guesses, guesses) for guesses in _guesses(canaries))
         if most <= self.epsilon:
             raise InputError(f"{canaries} canaries show epsilon {most:.3g} at best: claim less, or use more canaries")
         return most
 
     def judge(self, coins: Coins, scores: Floats, middle: float) -> GuessOutcome:
-        """Guess the most certain coins, a fraction for each test, and return the test with the largest lower bound."""
+        """Guess coins by whether their scores exceed `middle`, and return the test with the largest bound on epsilon.
+
+        For each fraction in `GUESSED` one test guesses the coins whose scores are farthest from `middle`.
+        """
         surest = np.argsort(-np.abs(scores - middle))
         right = (scores > middle) == coins
         best = (-1.0, 0, 0)
@@ -85,8 +91,9 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
     """Return a bound on the probability of `correct` or more right guesses against an (epsilon, delta)-private
     mechanism.
 
-    Theorem 5.2: beta + 2 m delta alpha, with W binomial over r guesses that are right with probability e^eps / (1 +
-    e^eps), beta = P[W >= v] and alpha the maximum over i of P[v - i <= W < v] / i.
+    Theorem 5.2 of the cited paper, for m canaries, r guesses and v correct ones: beta + 2 m delta alpha, with W
+    binomial over r guesses that are right with probability e^eps / (1 + e^eps), beta = P[W >= v] and alpha the maximum
+    over i of P[v - i <= W < v] / i.
     """
     if not 0 <= correct <= guesses <= canaries or epsilon < 0 or not 0 <= delta <= 1:
         raise InputError("need 0 <= correct <= guesses <= canaries, epsilon of 0 or more, and delta in 0..1")
@@ -100,7 +107,7 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
 
 
 def lower_bound(canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
-    """Return a lower bound on the mechanism's epsilon that holds with this confidence.
+    """Return a lower bound on the epsilon of the attacked mechanism that holds with this confidence.
 
     >>> round(lower_bound(canaries=1000, guesses=100, correct=100, delta=0.0, confidence=0.95), 2)
     3.49

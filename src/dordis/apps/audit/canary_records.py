@@ -1,4 +1,4 @@
-"""Canary records: whole rounds that sample records, and an attack on every single record.
+"""Canary records: an audit of whole rounds that sample records, by an attack on every single record.
 
 Every record of the honest clients is a canary: a coin decides whether its gradient is zero or has the largest allowed
 norm, all of it in a coordinate of its own.  The attacked claim is the epsilon of the whole plan, so all planned events
@@ -42,7 +42,7 @@ WIDTH = 16
 
 
 class CanaryRecords(RecordClient):
-    """A client whose records are unit vectors along different coordinates, starting at `first`, or zero."""
+    """A client whose records have gradients along coordinates of their own, from `first` on, or zero gradients."""
 
     def __init__(self, first: int, coins: Coins, dim: int) -> None:
         self._first, self._coins, self._dim = first, coins, dim
@@ -54,18 +54,18 @@ class CanaryRecords(RecordClient):
 
     @property
     def width(self) -> int:
-        """Return the number of records in a slice."""
+        """Return the number of records in a slice, whose gradients are computed at once."""
         return WIDTH
 
     def record_gradients(self, round: RoundInfo, model: Numbers, places: Places) -> Reals:
-        """Return the gradient of each given record: the largest allowed along its coordinate, or zero."""
+        """Return the gradient of each given record: the clip bound along its own coordinate, or zero, by its coin."""
         rows = np.zeros((places.size, self._dim))
         used = np.flatnonzero(places >= 0)
         rows[used, self._first + places[used]] = round.clip * self._coins[places[used]]
         return rows
 
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
-        """Raise InputError: with records as the unit there is no update of all rows."""
+        """Raise InputError: with records as the unit of privacy a client has no single update."""
         raise InputError("canary records have no common update: use them with records as the unit of privacy")
 
 
@@ -80,7 +80,7 @@ def toy_record_design(
     strategy: XNoise | None = None,
     protocol: SummingProtocol = SECAGG,
 ) -> RoundPlan:
-    """Plan a run whose unit of privacy is a record, with a coordinate for each record."""
+    """Plan a run with records as the unit of privacy, and a coordinate for each of `records` records of each client."""
     sampled = RecordSampling(sampling_word(sampling), records, count_events(rounds))
     setting = Setting(
         ParticipationSchedule(clients, clients, rounds),
@@ -104,8 +104,8 @@ def audit_records(
 ) -> Audit:
     """Run all planned events of a design with every message, attack the records, and test the noise.
 
-    The first T_C clients collude with the server, the last `dropped` clients leave before every upload, and `late` more
-    after it.  All records of the other clients are canaries.
+    The first `design.setting.colluders` clients collude with the server, the last `dropped` clients leave before every
+    upload, and `late` more after it.  All records of clients that upload and do not collude are canaries.
     """
     plan, setting = find_plan(design), design.setting
     if setting.records is None or setting.dim < setting.clients * setting.records.records:

@@ -1,17 +1,18 @@
 """A test of noise by its variance, for samples that are known exactly.
 
-The claim is that the samples are independent Skellam variables of a stated variance mu, modulo 2^b.  The statistic is
-S, the sum of their squares, each cut at (6 sigma)^2 so that all moments exist.  For every lambda > 0 Chernoff's bounds
+The claim is that the samples are independent Skellam variables of a stated variance mu = sigma^2, modulo 2^b, where b
+is the number of bits of the ring.  The statistic is S, the sum of their squares, each cut at (6 sigma)^2 so that all
+moments exist.  For every lambda > 0 Chernoff's bounds
 
     P(S >= s) <= e^(-lambda s) E[e^(lambda S)]   and   P(S <= s) <= e^(lambda s) E[e^(-lambda S)],
 
-hold with the exact moments, computed from the probabilities e^-mu I_k(mu).  There is no approximation by a normal
-variable, so the level holds for any number of samples.  The least bound over lambda falls as s moves away from its
-mean, so it is a p-value.
+hold with the exact moments, computed from the probabilities e^-mu I_k(mu) of the values k; I_k is a modified Bessel
+function.  There is no approximation by a normal variable, so the level holds for any number of samples.  The least
+bound over lambda falls as s moves away from the mean of S, so it is a p-value.
 
 The lower tail also tests the claim "the variance is at least mu".  Noise of a larger variance is noise of variance mu
-plus independent noise, whose distribution is symmetric and falls away from 0 on the circle of 2^b numbers.  Hence |Z|
-is stochastically larger, and so is S.
+plus independent noise, whose distribution is symmetric and falls away from 0 on the circle of 2^b numbers.  Hence |Z|,
+for a sample Z, is stochastically larger, and so is S.
 """
 
 import math
@@ -32,9 +33,9 @@ from dordis.privacy.scaling import Floats
 Integers = npt.NDArray[np.int64]
 
 LARGEST_VARIANCE = 10**9
-"""Up to here the Bessel functions are exact to 13 digits."""
+"""Largest variance that can be tested: up to here the Bessel functions are exact to 13 digits."""
 _CUT = 6
-"""Standard deviations at which a square is cut."""
+"""Number of standard deviations beyond which a sample is cut before it is squared."""
 _REACH, _FURTHER = 12, 40
 """A Skellam variable is beyond 12 sigma + 40 with a probability below 10^-25, by Bernstein's inequality."""
 _HALVINGS = 20
@@ -43,18 +44,21 @@ _STEEPEST = 2.0**40
 
 @dataclass(frozen=True, eq=False)
 class SquareLaw:
-    """The distribution of min(|Z|, cut)^2 / cut^2: the probabilities of |Z| = 0, 1, .., cut - 1, and of |Z| >= cut."""
+    """The distribution of X = min(|Z|, cut)^2 / cut^2, the scaled cut square of a sample Z of noise.
+
+    `chances` are the probabilities of |Z| = 0, 1, .., cut - 1, and of |Z| >= cut.
+    """
 
     cut: int
     chances: Floats
 
     @cached_property
     def values(self) -> Floats:
-        """Return the values, from 0 to 1."""
+        """Return the values that X may have, from 0 to 1."""
         return (np.arange(self.cut + 1) / self.cut) ** 2
 
     def log_moment(self, slope: float) -> tuple[float, float]:
-        """Return the logarithm of E[e^(slope X)], and its derivative."""
+        """Return the logarithm of E[e^(slope X)], and its derivative with respect to `slope`."""
         exponents = slope * self.values
         top = float(exponents.max())
         weights = self.chances * np.exp(exponents - top)
@@ -65,7 +69,7 @@ class SquareLaw:
 
 @lru_cache(maxsize=64)
 def square_law(variance: Fraction, bits: int) -> SquareLaw:
-    """Return the distribution for Skellam noise of a variance modulo 2^bits; raise for a variance out of range."""
+    """Return the law of cut squares of Skellam noise modulo 2^bits; raise InputError for a variance out of range."""
     if not 0 < variance <= LARGEST_VARIANCE:
         raise InputError(f"the variance of tested noise lies above 0 and up to 10^9, not at {float(variance):.3g}")
     mu, ring = float(variance), 1 << bits
@@ -80,7 +84,7 @@ def square_law(variance: Fraction, bits: int) -> SquareLaw:
 
 @dataclass(frozen=True)
 class VarianceSample:
-    """A summary of samples with one stated variance: their number, the sum of their cut squares, their variance."""
+    """A summary of noise samples with one stated variance: their number, and the sums of cut and of plain squares."""
 
     law: SquareLaw
     count: int
@@ -113,7 +117,7 @@ class VarianceTest:
 
 
 def variance_test(measured: Sequence[VarianceSample]) -> VarianceTest:
-    """Test all samples together; each summary may have another stated variance. Raise if there are no samples."""
+    """Test all samples together; the summaries may state different variances. Raise InputError without samples."""
     count = sum(some.count for some in measured)
     if not count:
         raise InputError("a test of noise needs samples")
@@ -128,7 +132,7 @@ def centre_ring(vector: Vector, bits: int) -> Integers:
 
 
 def _chernoff(measured: Sequence[VarianceSample], side: int) -> float:
-    """Return the least Chernoff bound on the probability of a sum above (side 1) or below (-1) the observed one."""
+    """Return the least Chernoff bound on the probability that S is above (side 1) or below (-1) its observed value."""
     seen = sum(some.cut_squares for some in measured)
     counts: Counter[SquareLaw] = Counter()
     for some in measured:
@@ -144,7 +148,10 @@ def _chernoff(measured: Sequence[VarianceSample], side: int) -> float:
 
 
 def _minimum(derivative: Callable[[float], float]) -> float:
-    """Return the minimiser of a convex function over x >= 0; every x gives a valid bound, this one the best."""
+    """Return the minimiser over x >= 0 of a convex function with this derivative, up to the error of bisection.
+
+    The error does no harm: Chernoff's bound holds for every x.
+    """
     if derivative(0.0) >= 0:
         return 0.0
     high = 1.0
