@@ -32,13 +32,13 @@ from dordis.rounds.model import Numbers
 
 
 class Use(IntEnum):
-    """Purposes of a seed, each with its own stream."""
+    """Purposes of a simulation's seed; each has a random stream of its own."""
 
     INITIAL, PARTITION, TRAINING = range(3)
 
 
 class Server(AppServer):
-    """Hold the parameters, step by the mean update, and evaluate their moving average on public test data."""
+    """Hold the parameters, step along the mean update, and evaluate the parameters' moving average on test data."""
 
     folds: ClassVar[bool] = True
     evaluates_beside: ClassVar[bool] = True
@@ -85,12 +85,12 @@ class Server(AppServer):
 
     @property
     def measured(self) -> str:
-        """Return the description of the test data, if they name their users."""
+        """Return the description of the users in the test data; empty if the test data do not name their users."""
         return self._measured
 
     @property
     def dim(self) -> int:
-        """Return the number of parameters."""
+        """Return the number of parameters, which is the length of an update."""
         return self._parameters.size
 
     def model(self) -> Floats:
@@ -132,11 +132,11 @@ class Server(AppServer):
         return TrainedModel(self._model, self.average_parameters(), self._encoder)
 
     def result(self) -> Any:
-        """Return the trained model."""
+        """Return the trained model: a torch module, or the parameters of another model."""
         return self._model.trained(self.average_parameters())
 
     def export(self, directory: Path) -> None:
-        """Write the trained model to a directory."""
+        """Write the trained model to a directory; a model of a table also with its preprocessing."""
         self._model.save(self.average_parameters(), directory)
         if self._encoder is not None:
             self.trained_model().save(directory / SAVED_MODEL)
@@ -169,7 +169,7 @@ def weighted_mean(aggregate: Aggregate, weights: SampleWeights | None) -> Floats
 
 
 class Client(AppClient):
-    """Train on the client's samples, starting from the model of the round; `seed` and the round fix their order."""
+    """Train on the client's samples, starting from the model of the round; `seed` and round fix the samples' order."""
 
     def __init__(self, model: Model, samples: Samples, classes: int, settings: Settings, seed: tuple[int, ...]) -> None:
         self._model, self._samples, self._classes = model, samples, classes
@@ -179,7 +179,7 @@ class Client(AppClient):
 
     @classmethod
     def from_task(cls, task: Task, place: int) -> Self:
-        """Construct the client with this zero-based index from `Settings`."""
+        """Construct the client with this zero-based index from the task's options, read as `Settings`."""
         return cls.from_learning_task(_learning(task), place)
 
     @classmethod
@@ -193,7 +193,7 @@ class Client(AppClient):
 
     @classmethod
     def of_records(cls, task: Task, place: int) -> RecordLearner:
-        """Construct the client for records as the unit of privacy."""
+        """Construct the client with this zero-based index for records as the unit of privacy."""
         return record_learner(_learning(task), place)
 
     def describe_data(self) -> Mapping[str, str]:
@@ -205,7 +205,7 @@ class Client(AppClient):
         return Work(self._samples, self._classes, (*self._seed, round.index))
 
     def expect(self, round: RoundInfo, peers: Sequence[AppClient]) -> None:
-        """Prepare to train in one pass with the peers that have the same model."""
+        """Prepare to train in one pass with all peers that share this client's model."""
         alike = [peer for peer in peers if isinstance(peer, Client) and peer._model is self._model]
         cohort = Cohort(round, alike, self._settings)
         for peer in alike:
@@ -224,11 +224,11 @@ class Client(AppClient):
 
     @property
     def follows(self) -> bool:
-        """Tell whether the server's optimiser has no memory, so that a client can repeat its step."""
+        """Tell whether the server's optimiser has no memory, so that a client can repeat the server's step."""
         return not self._settings.optimiser.has_memory
 
     def next_model(self, round: RoundInfo, model: Numbers, aggregate: Aggregate) -> Floats | None:
-        """Repeat the server's step; None if its optimiser has memory."""
+        """Return the model after the server's step; None if the server's optimiser has memory."""
         if not self.follows or model.size != aggregate.total.size:
             return None
         mean = weighted_mean(aggregate, self._settings.weights)
@@ -244,7 +244,7 @@ class Cohort:
         self._updates: dict[int, Floats] = {}
 
     def update(self, client: Client, round: RoundInfo, start: Numbers) -> Floats | None:
-        """Return the update of a client, once; None if the clients did not train in one pass."""
+        """Return the update of a client, at most once; None if the clients did not train in one pass."""
         if round.index != self._index:
             return None
         if self._start is None:
@@ -280,9 +280,9 @@ class LearningTask:
     encoder: Encoder | None = None
     """Preprocessing, if the data are a table."""
     described: Mapping[str, str] = field(repr=False, default_factory=dict)
-    """Description of the one client's own file, for its owner."""
+    """Description of the client's own file by topic, for its owner; empty if clients have no files of their own."""
     keys: Callable[[int], Sequence[Any] | None] = field(repr=False, default=lambda place: None)
-    """Returns the id of the record of each row of a client; None if each row is a record."""
+    """Returns the record id of each row of the client with a zero-based index; None if each row is a record."""
 
 
 def record_learner(common: LearningTask, place: int) -> RecordLearner:
@@ -310,7 +310,7 @@ def prepare_learning(settings: Settings, task: Task) -> LearningTask:
 def own_files_task(settings: Settings, task: Task) -> LearningTask:
     """Return the task of a deployment in which each client has a file of its own, and the server none.
 
-    Each client trains on all rows of its file.  Files of other machines are not needed.
+    Each client trains on all rows of its file, and needs no other client's file.
     """
     table, path = settings.table, task.folder / settings.data
     if table is None:

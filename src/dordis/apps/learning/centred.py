@@ -1,7 +1,7 @@
 """Learning on features centred by a private mean, which the first round releases.
 
-Use it for features without a public mean.  The first round, charged like any other, releases the mean direction: every
-row is scaled to norm 1, so that no bound on the features is needed.
+Use it for features without a public mean.  The first round, charged like any other, releases the mean of the rows'
+directions: every row is scaled to norm 1, so that no bound on the features is needed.
 """
 
 import math
@@ -24,7 +24,7 @@ FILE = "centre.npy"
 
 
 class CentredServer(Server):
-    """Estimate the centre in the first round, then train like `Server` on centred features."""
+    """Estimate the centre of the features in the first round, then train like `Server` on centred features."""
 
     folds: ClassVar[bool] = False
     _features = 0
@@ -39,7 +39,7 @@ class CentredServer(Server):
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """Return the lengths of the centre and of an update."""
+        """Return the lengths of updates: of the centre in the first round, of the parameters in later rounds."""
         return self._features, self._parameters.size
 
     @property
@@ -49,7 +49,7 @@ class CentredServer(Server):
 
     @property
     def model_lengths(self) -> tuple[int, ...]:
-        """Return the length of the model before the centre is known, and after."""
+        """Return the lengths of the public model: 0 in the first round, parameters and centre in later rounds."""
         return 0, self._parameters.size + self._features
 
     def model(self) -> Floats:
@@ -57,7 +57,7 @@ class CentredServer(Server):
         return np.zeros(0) if self._centre is None else np.concatenate([super().model(), self._centre])
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
-        """Store the centre after the first round, then take steps."""
+        """Store the centre after the first round; after later rounds step like `Server`."""
         if self._centre is not None:
             return super().use_output(round, aggregate)
         deviation = round.deviation / min(aggregate.survivors) / round.clip
@@ -65,7 +65,7 @@ class CentredServer(Server):
         return None
 
     def evaluate(self) -> dict[str, float]:
-        """Return accuracy and loss on centred test data."""
+        """Return the metrics on centred test data."""
         if self._test is None or self._centre is None:
             return super().evaluate()
         return self._model.evaluate(self.average_parameters(), *subtract_centre(self._test, self._centre))
@@ -88,7 +88,7 @@ class CentredServer(Server):
 
 
 class CentredClient(Client):
-    """Give the mean direction of the client's features in the first round, then train on centred features."""
+    """Give the mean direction of the client's rows in the first round, then train on centred features."""
 
     _centre: Floats | None = None
 
@@ -103,7 +103,7 @@ class CentredClient(Client):
         )
 
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
-        """Return the mean direction if the round's model is empty, or else the update of the training."""
+        """Return the mean direction of the client's rows in the first round, when the model is empty, then updates."""
         if not model.size:
             mean: Floats = directions(self._samples[0])[0].mean(axis=0)
             return mean * (round.clip if math.isfinite(round.clip) else 1.0)
@@ -113,7 +113,7 @@ class CentredClient(Client):
         return super().prepare_data(round, parameters)
 
     def next_model(self, round: RoundInfo, model: Numbers, aggregate: Aggregate) -> Floats | None:
-        """Repeat the server's step; None in the first round, whose outcome only the server knows."""
+        """Return the model after the server's step; None in the first round, whose result only the server computes."""
         if not model.size:
             return None
         parameters, centre = np.split(np.asarray(model, np.float64), [self._model.dim])

@@ -23,7 +23,7 @@ from dordis.errors import InputError, MissingExtra
 from dordis.privacy.scaling import Floats
 
 PREPROCESSING = "preprocessing.json"
-"""Extra file of a program of torch.export, and metadata of an ONNX model: columns, and the meaning of the output."""
+"""Name of the extra file of torch.export, or of the ONNX metadata, with the columns and the meaning of the output."""
 ONNX = ".onnx"
 
 
@@ -82,7 +82,7 @@ def _example_inputs(model: Model, example: Any) -> Any:
 
 
 def torch_module(model: Model, parameters: Floats) -> Any:
-    """Return a torch module that computes a model's scores; raise for a user's own model that is not a torch module."""
+    """Return a torch module that computes a model's scores; raise InputError for a user's model that is not torch's."""
     torch = import_torch()
 
     def affine(values: Floats, inputs: int, outputs: int) -> Any:
@@ -110,7 +110,7 @@ def torch_module(model: Model, parameters: Floats) -> Any:
 
 
 def with_preprocessing(module: Any, encoder: Encoder) -> Any:
-    """Return a module that maps raw rows to scores of classes, or to numbers in the units of the labels."""
+    """Return a module that encodes raw rows, and returns scores of classes, or numbers in the units of the labels."""
     torch, table = import_torch(), encoder.table
 
     def number(values: Any, name: str) -> list[Any]:

@@ -19,7 +19,7 @@ from dordis.errors import InputError
 from dordis.rounds.app import Task
 
 LEAST_CLIENTS = 3
-"""With two clients, each of them knows the other's update from the sum."""
+"""With two clients, each of them would know the other's update from the sum."""
 
 
 def gather(
@@ -31,7 +31,7 @@ def gather(
     given: Collection[str],
     task: Task,
 ) -> LearningTask:
-    """Return the learning task; raise if model and data do not fit.
+    """Return the learning task; raise InputError if model and data do not fit.
 
     `given` names the settings that the caller set explicitly. Of `task` only the seed and the unit of privacy are used.
     """
@@ -146,6 +146,9 @@ def is_table(data: Any) -> bool:
 
 
 def check_samples(whose: str, x: Any, y: Any, target: Target) -> Samples:
-    """Return inputs and targets as arrays; raise if they do not fit each other or the kind of target."""
+    """Return the inputs and targets of one client, or of the test, as arrays; raise InputError if they do not fit.
+
+    `whose` names the client in the error.
+    """
     inputs, labels = np.asarray(x), np.asarray(y)
     return check_inputs(f"x of {whose}", inputs), check_targets(f"y of {whose}", labels, len(inputs), target)

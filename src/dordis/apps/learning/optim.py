@@ -17,8 +17,8 @@ Memory = dict[str, Floats]
 
 
 class RateSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A schedule of the learning rate: it rises over `warmup` steps, then falls along half a cosine to `final` at
-    `steps`.
+    """A schedule of factors of the learning rate: they rise to 1 over `warmup` steps, then fall along half a cosine to
+    `final` at `steps`.
 
     >>> [round(RateSchedule(steps=4, final=0.2, warmup=2).factor(step), 2) for step in range(6)]
     [0.5, 1.0, 1.0, 0.6, 0.2, 0.2]
@@ -46,7 +46,7 @@ class RateSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class FedAvg(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="fedavg"):
     """Step by `lr` times the mean update (FedAvg), with a momentum of earlier updates if one is set (FedAvgM).
 
-    With records as the unit of privacy this is stochastic gradient descent.  A `schedule` changes the rate.
+    With records as the unit of privacy this is stochastic gradient descent.  A `schedule` changes the learning rate.
 
     >>> FedAvg(lr=0.5).step(np.zeros(2), np.array([2.0, 4.0]), {})[0].tolist()
     [1.0, 2.0]
@@ -75,7 +75,7 @@ class FedAvg(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
 
 
 class FedAdam(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="fedadam"):
-    """Scale each coordinate by its own history: Reddi et al., "Adaptive Federated Optimization", 2021, algorithm 2.
+    """Adam at the server (FedAdam): Reddi et al., "Adaptive Federated Optimization", 2021, algorithm 2.
 
     The bias of moments that start at zero is corrected, as in Adam.
     """
@@ -107,7 +107,7 @@ Optimiser = FedAvg | FedAdam
 
 
 def scheduled_rate(lr: float, schedule: RateSchedule | None, memory: Memory) -> tuple[float, Memory]:
-    """Return the learning rate of a step, and the memory with the number of steps so far."""
+    """Return the learning rate of the next step, and the memory with the number of steps including it."""
     if schedule is None:
         return lr, {}
     done = int(memory.get("steps", np.zeros(())))
@@ -115,7 +115,7 @@ def scheduled_rate(lr: float, schedule: RateSchedule | None, memory: Memory) -> 
 
 
 def update_average(memory: Memory, name: str, value: Floats, beta: float) -> Memory:
-    """Return the memory with one more value in a moving average, and the total weight of its values."""
+    """Return the moving average `name` with one more value, and the total weight of its values, as a memory."""
     average = beta * memory.get(name, np.zeros(value.size)) + (1 - beta) * value
     weight = beta * memory.get(f"{name}_weight", np.zeros(())) + (1 - beta)
     return {name: average, f"{name}_weight": np.asarray(weight)}
@@ -138,12 +138,12 @@ def _check_fraction(name: str, value: float) -> None:
 
 
 class SampleWeights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="samples"):
-    """Weight an update by the number of samples, up to `most`; a client with `most` or more has the weight 1.
+    """Weight an update by the client's number of samples divided by `most`; the weight is at most 1.
 
     An update is clipped before it is weighted, so its norm is at most the clip bound times the weight.  The sensitivity
-    is the clip bound, as without weights, and the mechanism clips once more.  The server divides by the number of
-    clients, because the number of samples is not disclosed.  `typical`, a public guess of a client's number of samples,
-    corrects the length of the server's step.
+    is the clip bound, as without weights, and the mechanism clips once more.  The server divides the sum by the number
+    of clients, because the number of samples is not disclosed.  `typical`, a public guess of a client's number of
+    samples, corrects the length of the server's step.
     """
 
     most: int
@@ -163,5 +163,5 @@ class SampleWeights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
 
     @property
     def correction(self) -> float:
-        """Return the factor of the mean of weighted updates that leaves the update of a typical client unchanged."""
+        """Return the factor of the mean of weighted updates, by which a client with `typical` samples has weight 1."""
         return self.most / min(self.typical, self.most)

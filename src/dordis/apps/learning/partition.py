@@ -21,12 +21,12 @@ class Iid(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="ki
     """Divide the samples at random; the sizes of any two clients differ by at most one."""
 
     def split(self, data: Dataset, clients: int, rng: Generator) -> list[Indices]:
-        """Return the samples of each client."""
+        """Return the indices of each client's samples."""
         _check_count(data.y_train, clients, 1)
         return np.array_split(rng.permutation(len(data.y_train)), clients)
 
     def describe_unit(self, data: Dataset, clients: int) -> str:
-        """Describe the privacy unit."""
+        """Return the description of the privacy unit."""
         return describe_parts(data, clients)
 
 
@@ -47,7 +47,7 @@ class Lda(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="ki
             raise InputError(f"a client has 0 samples or more, not {self.least}")
 
     def split(self, data: Dataset, clients: int, rng: Generator) -> list[Indices]:
-        """Return the samples of each client."""
+        """Return the indices of each client's samples."""
         _check_count(data.y_train, clients, self.least)
         if data.target != "classification":
             raise InputError(f"mixes of labels are for classification, not for {data.target}: pass another partition")
@@ -60,28 +60,28 @@ class Lda(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="ki
         return _by_owner(owner, clients)
 
     def describe_unit(self, data: Dataset, clients: int) -> str:
-        """Describe the privacy unit."""
+        """Return the description of the privacy unit."""
         return describe_parts(data, clients)
 
 
 class Natural(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="natural"):
-    """Each key is one client; with `some`, there may be more keys than clients, and the others take no part."""
+    """Each key is one client; with `some`, there may be more keys than clients, and the other keys take no part."""
 
     some: bool = False
 
     def split(self, data: Dataset, clients: int, rng: Generator) -> list[Indices]:
-        """Return the samples of each client."""
+        """Return the indices of each client's samples."""
         keys, _, _ = data.key_counts
         check_keys(data, clients, 1, self.some)
         return _group_keys(data, clients, 1, rng if keys.size > clients else None)
 
     def describe_unit(self, data: Dataset, clients: int) -> str:
-        """Describe the privacy unit."""
+        """Return the description of the privacy unit."""
         return describe_groups(data, clients, 1)
 
 
 class Merge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="merge"):
-    """Several `keys` together are one client, as in the paper (three writers); with `some`, the rest take no part."""
+    """A client has the data of `keys` keys, as in the paper (three writers); with `some`, other keys take no part."""
 
     keys: int = 3
     some: bool = False
@@ -91,12 +91,12 @@ class Merge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
             raise InputError(f"merge needs two keys or more, not {self.keys}: for one key a client use kind 'natural'")
 
     def split(self, data: Dataset, clients: int, rng: Generator) -> list[Indices]:
-        """Return the samples of each client."""
+        """Return the indices of each client's samples."""
         check_keys(data, clients, self.keys, self.some)
         return _group_keys(data, clients, self.keys, rng)
 
     def describe_unit(self, data: Dataset, clients: int) -> str:
-        """Describe the privacy unit."""
+        """Return the description of the privacy unit."""
         return describe_groups(data, clients, self.keys)
 
 
@@ -111,7 +111,8 @@ def default_partition(data: Dataset) -> Partition:
 
 
 def remove_clients(data: Dataset, parts: list[Indices]) -> tuple[Dataset, str]:
-    """Remove clients' inputs from the test data if other inputs remain; return the data and a description.
+    """Remove clients' inputs from the test data if other inputs remain; return the data set and a description of the
+    test data.
 
     Test data that do not name their users stay as they are: the caller declares them public.
     """
@@ -138,7 +139,7 @@ def select_test_inputs(keys: Values, clients: Values, unit: Unit) -> tuple[npt.N
 
 
 def check_keys(data: Dataset, clients: int, each: int, some: bool) -> None:
-    """Raise unless the keys give exactly this number of clients, or more if some may be left out."""
+    """Raise InputError unless groups of `each` keys give exactly `clients` clients, or more if `some` is set."""
     keys, _, _ = data.key_counts
     there = data.unit.format_count(keys.size) + f", from {data.unit.origin}"
     possible = keys.size // each
@@ -153,7 +154,7 @@ def check_keys(data: Dataset, clients: int, each: int, some: bool) -> None:
 
 
 def describe_groups(data: Dataset, clients: int, each: int) -> str:
-    """Describe clients of which each holds the data of one key (such as a writer), or of several."""
+    """Return the description of clients that each have the data of `each` keys, such as writers."""
     keys, _, _ = data.key_counts
     one = data.unit.format_count(clients) if each == 1 else f"{clients:,} groups of {data.unit.format_count(each)}"
     left = keys.size - clients * each
@@ -162,7 +163,7 @@ def describe_groups(data: Dataset, clients: int, each: int) -> str:
 
 
 def describe_parts(data: Dataset, clients: int) -> str:
-    """Describe clients that are random parts of the data."""
+    """Return the description of clients that are random parts of the data."""
     parts = f"clients = {clients:,} parts of the data, dealt at random"
     if data.keys is None:
         return f"{parts}: the data do not say whose they are"
@@ -178,7 +179,7 @@ def _check_count(labels: Labels, clients: int, least: int) -> None:
 
 
 def _assign_owners(count: int, weights: npt.NDArray[np.float64]) -> Indices:
-    """Return the owners of `count` samples in proportion to the weights, rounded to whole samples."""
+    """Return the client of each of `count` samples; clients get samples in proportion to `weights`, rounded."""
     total = weights.sum()
     shares = weights / total if total > 0 else np.full(weights.size, 1 / weights.size)  # tiny alphas underflow
     ends = np.rint(np.cumsum(shares) * count).astype(np.int64)
@@ -197,7 +198,10 @@ def _even_out(owner: Indices, clients: int, least: int, rng: Generator) -> None:
 
 
 def _group_keys(data: Dataset, clients: int, each: int, rng: Generator | None) -> list[Indices]:
-    """Return the samples of clients of `each` keys, in order of the keys or at random; other keys have no client."""
+    """Return the indices of each client's samples, if a client has `each` keys; the remaining keys have no client.
+
+    Keys are taken in order, or at random if there is an `rng`.
+    """
     keys, number, _ = data.key_counts
     order = np.arange(keys.size) if rng is None else rng.permutation(keys.size)
     owner = np.full(keys.size, clients, np.int64)
@@ -206,6 +210,6 @@ def _group_keys(data: Dataset, clients: int, each: int, rng: Generator | None) -
 
 
 def _by_owner(owner: Indices, clients: int) -> list[Indices]:
-    """Return the samples of each client, in ascending order."""
+    """Return the indices of each client's samples in ascending order, from the client of each sample."""
     sizes = np.bincount(owner, minlength=clients)
     return np.split(np.argsort(owner, kind="stable"), np.cumsum(sizes)[:-1])

@@ -19,7 +19,7 @@ from dordis.rounds.app import Task
 
 
 class Settings(Training, frozen=True):
-    """Options of federated learning; `Training` has those of local training.
+    """Options of federated learning, including the options of local training (`Training`).
 
     The defaults are chosen for `digits` with 100 clients, 50 clients a round, 20 rounds, epsilon 6 and a clip bound of
     1.
@@ -30,15 +30,15 @@ class Settings(Training, frozen=True):
     data_dir: str = ""
     """Folder with the files of a named data set; they are downloaded if it is empty."""
     client: str | None = None
-    """Column of a CSV file without a description that names the client of a row."""
+    """Column that names the client of a row, for a CSV file without `table`."""
     label: str | None = None
-    """Column of a CSV file without a description that is predicted."""
+    """Column to predict, for a CSV file without `table`."""
     table: Table | None = None
     """Public description of a table: label, client, ranges, categories, gaps."""
     test: str | None = None
-    """Public table on which the model is measured."""
+    """Path of a public table on which the model is tested."""
     target: Target = "classification"
-    """`classification` (labels are classes), `regression` (numbers) or `next-token`."""
+    """Kind of prediction: `classification` (labels are classes), `regression` (numbers) or `next-token`."""
     shape: tuple[int, ...] = ()
     """Shape of an input, if the file does not contain it."""
     classes: int = 0
@@ -46,9 +46,10 @@ class Settings(Training, frozen=True):
     vocabulary: str | int = WORDS
     """File with a public list of words, one a line, or the number of tokens to which words are hashed."""
     centred: bool | None = None
-    """Subtract from each digit its own mean; for `digits` only."""
+    """Subtract from each image its own mean, which is the default; for `digits` only."""
     partition: Partition | None = None
-    """Division of the samples among clients; by the keys of the data, or, if there are none, by mixes of labels."""
+    """Division of the samples among clients; by default by the keys of the data (such as writers), or without keys by
+    mixes of labels."""
     features: str = ""
     """Feature map, a public function of one input: `scattering` for images, or `package.module:function`."""
     model: str = "softmax"
@@ -60,7 +61,7 @@ class Settings(Training, frozen=True):
     options: dict[str, Any] = msgspec.field(default_factory=dict)
     """Arguments of the model."""
     optimiser: Optimiser = FedAvg()
-    """Step of the server."""
+    """Optimiser of the server."""
     average: float = 0.8
     """Weight of earlier models in the moving average, which is evaluated and stored; 0 is no average."""
     weights: SampleWeights | None = None
@@ -72,7 +73,7 @@ class Settings(Training, frozen=True):
     own_files: bool = False
     """Each deployed client trains on all rows of its own file."""
     class_weights: dict[str, float] = msgspec.field(default_factory=dict)
-    """Weights of classes by name; 1 if not given."""
+    """Weights of classes in the loss, by name; 1 if not given."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,20 +96,21 @@ def read_settings(options: Mapping[str, Any]) -> Settings:
 
 
 RECORD_RATE = 4.0
-"""Server's learning rate with records as the unit, times the square root of the number of inputs of the model."""
+"""With records as the unit of privacy: the server's learning rate times the norm of a row (see `table_defaults`)."""
 
 
 def table_defaults(settings: Settings, given: Collection[str], encoder: Encoder, task: Task) -> Settings:
     """Return settings for a table; settings that are not `given` get defaults that suit scaled columns.
 
-    A row has `width` + 1 numbers in -1..1, including the constant of the intercept, so its norm grows with the square
-    root of their number.  The learning rates fall with this norm: then a typical gradient has about the norm of a clip
-    bound of 1, and a step of the server changes the scores by the same amount for every width.  With few clients the
-    server's steps are shorter, so that the noise of some twenty rounds moves the scores by about 1.  Clients take one
-    step, since most have few rows.  `balance` is 0, since a client with one row has only one class.
+    An encoded row has `encoder.width` + 1 numbers in -1..1, including the constant of the intercept, so its norm grows
+    with the square root of their number.  The learning rates fall with this norm: then a typical gradient has about the
+    norm of a clip bound of 1, and a step of the server changes the scores by the same amount for every width.  With few
+    clients the server's steps are shorter, so that the noise of some twenty rounds moves the scores by about 1.
+    Clients train for one epoch, since most have few rows.  `balance` is 0, since a client with one row has only one
+    class.
 
     With records as the unit of privacy the server steps along the mean of clipped gradients, whose noise is small, and
-    the rate is `RECORD_RATE` divided by the norm of a row.
+    the server's learning rate is `RECORD_RATE` divided by the norm of a row.
     """
     root = math.sqrt(encoder.width + 1)
     if encoder.table.target == "classification":
@@ -125,7 +127,7 @@ def table_defaults(settings: Settings, given: Collection[str], encoder: Encoder,
 
 
 def weigh_classes(settings: Settings, encoder: Encoder | None, classes: int) -> Settings:
-    """Return settings with class weights as offsets of the scores, -log(weight), which have the same optimum."""
+    """Return settings with class weights as offsets of the scores, -log(weight): the loss has the same optimum."""
     if not settings.class_weights:
         return settings
     names = encoder.table.classes() if encoder is not None else tuple(map(str, range(classes)))

@@ -17,13 +17,13 @@ from dordis.errors import InputError
 from dordis.privacy.scaling import Floats
 
 SAVED_MODEL = "model.dordis"
-"""The file with model and preprocessing in the directory of a run."""
+"""Name of the file with model and preprocessing in the directory of a run."""
 WEIGHTS, DESCRIPTION = "parameters.npy", "model.json"
 FORMAT = "dordis model 1"
 
 
 class ModelDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How to construct a saved model again: a built-in model with its sizes, or a class of the user."""
+    """Description by which a saved model is constructed again: a built-in model with its sizes, or a user's class."""
 
     format: str
     kind: str
@@ -52,7 +52,7 @@ class TrainedModel:
         return self.parameters if self.model is None else self.model.trained(self.parameters)
 
     def scores(self, rows: Any) -> Floats:
-        """Return the scores of rows: of each class, or numbers in -1..1 for a regression on a table."""
+        """Return the scores of rows: one for each class, or numbers in -1..1 for a regression on a table."""
         if self.model is None:
             kind = self.description.kind if self.description else "the model"
             raise InputError(f"the class of the model, {kind}, is not stored: pass it, dordis.load(path, model=...)")
@@ -90,7 +90,7 @@ class TrainedModel:
 
 
 def describe_model(model: Model | None, encoder: Encoder | None) -> ModelDescription:
-    """Return the description of a model that is stored with its parameters."""
+    """Return the description of a model, which is stored with the parameters."""
     kind, sizes = f"class {type(model).__qualname__}", {}
     if isinstance(model, Softmax | Linear | Mlp):
         names = ("features", "classes", "outputs", "hidden")
@@ -102,7 +102,10 @@ def describe_model(model: Model | None, encoder: Encoder | None) -> ModelDescrip
 
 
 def read_model(path: Path, model: Model | None = None) -> TrainedModel:
-    """Read a saved model. If its class is the user's own, pass it as `model`; without it only parameters are read."""
+    """Read a saved model.
+
+    The file does not contain the class of a user's own model: pass `model`, or only the parameters are read.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             description = msgspec.json.decode(archive.read(DESCRIPTION), type=ModelDescription)
