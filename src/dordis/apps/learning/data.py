@@ -1,4 +1,4 @@
-"""Data sets: inputs, their targets and their clients."""
+"""Data sets: inputs with their targets and the keys of their clients; and checks of arrays."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from dordis.errors import InputError
 Values = npt.NDArray[Any]
 """Inputs: numbers of any kind, or tokens."""
 Labels = npt.NDArray[Any]
-"""Targets: classes, numbers, or the tokens that follow."""
+"""Targets: classes, numbers, or next tokens."""
 Samples = tuple[Values, Labels]
 Arrays = Mapping[str, Values]
 Target = Literal["classification", "regression", "next-token"]
@@ -28,7 +28,7 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Unit:
-    """Noun for one client of the data, such as hospital, and the source of the names: "the column hospital"."""
+    """Noun for one client of the data, such as "hospital", and the source of clients' names, "the column hospital"."""
 
     name: str = "key"
     origin: str = "the array keys"
@@ -68,13 +68,13 @@ class Dataset:
     unit: Unit = field(default_factory=Unit)
     test_keys: Values | None = field(default=None, repr=False)
     encoder: Encoder | None = field(default=None, repr=False)
-    """How rows of a table became inputs and targets."""
+    """Encoder by which rows of a table became inputs and targets; None for other data."""
     records: Values | None = field(default=None, repr=False)
-    """The id of the record of each input to train on; None if each input is a record."""
+    """The record id of each training input; None if each input is a record."""
 
     @property
     def features(self) -> int:
-        """Return the length of an input."""
+        """Return the length of an input as a row."""
         return int(self.x_train.shape[1])
 
     @property
@@ -107,7 +107,7 @@ class Dataset:
         return None if self.x_test is None or self.y_test is None else (self.as_inputs(self.x_test), self.y_test)
 
     def as_inputs(self, x: Values) -> Values:
-        """Return inputs as a model takes them."""
+        """Return stored inputs as a model takes them: tokens unchanged, numbers as floats divided by `scale`."""
         if self.tokens:
             return x
         if x.dtype.kind == "f":
@@ -115,7 +115,7 @@ class Dataset:
         return x.astype(np.float32) / np.float32(self.scale)
 
     def centre_inputs(self) -> "Dataset":
-        """Subtract from every input its own mean; no other input is used, so this costs no privacy."""
+        """Return the data set with every input minus its own mean; no other input is used, so this costs no privacy."""
         x, test = (part - part.mean(axis=1, keepdims=True) for part in (self.x_train, self.x_test))  # type: ignore[union-attr]
         return replace(self, x_train=x, x_test=test)
 
@@ -134,7 +134,7 @@ class Dataset:
 
 
 def check_dataset(data: Dataset) -> Dataset:
-    """Return the data set; raise if its parts do not fit each other."""
+    """Return the data set; raise InputError if inputs, targets, keys and shape do not fit each other."""
     if data.x_test is not None and data.x_train.shape[1] != data.x_test.shape[1]:
         here, there = data.x_train.shape[1], data.x_test.shape[1]
         raise InputError(f"training inputs have {here} features, test inputs {there}: both must have the same number")
@@ -170,7 +170,7 @@ def check_inputs(name: str, x: Values) -> Values:
 
 
 def flatten(x: Values) -> Values:
-    """Return one row for each input."""
+    """Return inputs of any shape as rows, one for each input."""
     return x.reshape(len(x), -1)
 
 

@@ -1,6 +1,6 @@
 """Public feature maps, applied to inputs before training at no cost in privacy.
 
-A feature map is a fixed function of one input and of synthetic images: it does not depend on clients' data.
+A feature map is a fixed function of one input, which may use synthetic images: it does not depend on clients' data.
 `scattering` is for images.  A map of your own is named `package.module:function`; it takes inputs in their original
 shape.
 """
@@ -28,11 +28,11 @@ MAPS = {"scattering": "dordis.apps.learning.scattering:scatter_images"}
 VERSION = b"dordis features 1"
 """Part of the names of cached files; change it when a map computes other features, so that old files are not used."""
 WORTH_KEEPING = 5000
-"""Number of inputs from which features are cached."""
+"""Least number of inputs whose features are cached."""
 
 
 def with_features(data: Dataset, name: str, folder: Path) -> Dataset:
-    """Return the data with features in place of inputs; features of many inputs are cached in a folder."""
+    """Return the data set with the features `name` in place of inputs; for many inputs they are cached in `folder`."""
     if data.tokens:
         raise InputError("feature maps take numbers, but these inputs are tokens: leave features out")
     train = _cached_features(data, data.x_train, name, folder)

@@ -36,18 +36,18 @@ from dordis.errors import InputError
 PAD, BEGIN, END, UNKNOWN = range(4)
 SPECIAL = {"<PAD>": PAD, "<BOS>": BEGIN, "<EOS>": END, "<UNK>": UNKNOWN}
 LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
-"""The characters of LEAF's Shakespeare in its order; all others share one more token."""
+"""The characters of LEAF's Shakespeare in LEAF's order; all other characters share one more token."""
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Number of tokens, and the function from a word to its token."""
+    """The number of tokens, and the function from a word to its token number."""
 
     size: int
     number: Callable[[str], int]
 
     def numbers(self, words: Iterable[str]) -> list[int]:
-        """Return the numbers of words."""
+        """Return the token number of each word."""
         return [self.number(word) for word in words]
 
 
@@ -97,18 +97,18 @@ def letters() -> Vocabulary:
 
 UNIT = Unit("user", "the LEAF files")
 SEQUENCE = 10
-"""Words of a sequence in LEAF's Reddit."""
+"""Largest number of words of a sequence in LEAF's Reddit."""
 
 
 class UserData(msgspec.Struct):
-    """Samples of one user."""
+    """Samples of one user in a LEAF file: inputs and targets as JSON values."""
 
     x: list[Any]
     y: list[Any]
 
 
 class LeafFile(msgspec.Struct):
-    """One file."""
+    """One JSON file of LEAF: the names of users, their samples, and the number of samples of each."""
 
     users: list[str]
     user_data: dict[str, UserData]
@@ -116,7 +116,7 @@ class LeafFile(msgspec.Struct):
 
 
 def read_leaf(folder: Path, words: Vocabulary, shape: tuple[int, ...] = (), classes: int = 0) -> Dataset:
-    """Read a folder with train/*.json and test/*.json; the first sample decides the kind of data."""
+    """Read a LEAF folder, train/*.json and, if there are any, test/*.json: images, lines of letters, or words."""
     train = [part for file in _files(folder / "train") for part in _users(file, words)]
     test = [part for file in _files(folder / "test") for part in _users(file, words)] if _has(folder / "test") else []
     x, y = _concatenate([samples for _, samples in train])
@@ -148,13 +148,13 @@ def _files(folder: Path) -> list[Path]:
 
 
 def read_users(folder: Path) -> Iterator[tuple[str, UserData]]:
-    """Yield the users of the files of a folder with their raw samples."""
+    """Yield each user with samples in the LEAF files of a folder, with the raw samples."""
     for file in _files(folder):
         yield from _read_file(file)
 
 
 def _users(path: Path, words: Vocabulary) -> Iterator[tuple[str, Samples]]:
-    """Yield the users of a file with their samples as arrays."""
+    """Yield each user with samples in a LEAF file, with the samples as arrays."""
     for user, data in _read_file(path):
         try:
             yield user, _samples(data, words)
@@ -163,7 +163,7 @@ def _users(path: Path, words: Vocabulary) -> Iterator[tuple[str, Samples]]:
 
 
 def _read_file(path: Path) -> Iterator[tuple[str, UserData]]:
-    """Yield the users of a file that have samples."""
+    """Yield each user with samples in a LEAF file, with the raw samples."""
     try:
         file = msgspec.json.decode(path.read_bytes(), type=LeafFile)
     except (OSError, msgspec.DecodeError) as error:
@@ -232,7 +232,7 @@ _NEEDED = ("x_train", "y_train")
 
 
 def read_npz(path: Path, target: Target = "classification") -> Dataset:
-    """Read x_train and y_train, and x_test and y_test if the file has them; inputs may have any shape.
+    """Read the arrays x_train and y_train of a .npz file, and x_test and y_test if it has them; inputs have any shape.
 
     Two arrays are optional: `scale`, a number by which inputs are divided, and `keys`, the client of each training
     input.
@@ -245,7 +245,7 @@ def read_npz(path: Path, target: Target = "classification") -> Dataset:
 
 
 def read_arrays(path: Path) -> Arrays:
-    """Read all arrays of a file."""
+    """Return all arrays of a .npz file by name."""
     try:
         stored = np.load(path, allow_pickle=False)
         if not isinstance(stored, np.lib.npyio.NpzFile):
@@ -261,7 +261,7 @@ def read_arrays(path: Path) -> Arrays:
 
 
 def build_dataset(arrays: Arrays, target: Target) -> Dataset:
-    """Return the data set of named arrays; raise if they do not fit."""
+    """Return the data set of named arrays (see `read_npz`); raise InputError if they do not fit each other."""
     needed = (*_NEEDED, *(("x_test", "y_test") if {"x_test", "y_test"} & arrays.keys() else ()))
     if missing := [name for name in needed if name not in arrays]:
         raise InputError(f"the arrays {', '.join(missing)} are missing")
@@ -278,13 +278,14 @@ def build_dataset(arrays: Arrays, target: Target) -> Dataset:
 
 
 _BYTES = 8
-"""Third byte of the magic number, for elements of type unsigned byte; all files read here have it."""
+"""Third byte of an idx file's magic number, for elements of type unsigned byte, the only type that is read."""
 
 
 def read_idx_folder(folder: Path, prefix: str = "", transposed: bool = False, first: int = 0) -> Dataset:
     """Read the idx files {prefix}{train,t10k or test}-{images-idx3,labels-idx1}-ubyte[.gz] of a folder.
 
-    EMNIST's images are `transposed`; the `first` label of EMNIST's letters is 1.
+    `transposed` swaps rows and columns of the images, as EMNIST's need.  `first` is the smallest label in the files: 1
+    for EMNIST's letters.
     """
     parts: dict[str, Any] = {}
     for part, names in (("train", ("train",)), ("test", ("t10k", "test"))):
@@ -328,12 +329,12 @@ _PIXELS = 3 * 32 * 32
 
 
 def read_cifar10(folder: Path) -> Dataset:
-    """Read data_batch_1.bin to data_batch_5.bin and test_batch.bin."""
+    """Read the files of CIFAR-10, data_batch_1.bin to data_batch_5.bin and test_batch.bin, in a folder."""
     return _read_cifar(folder, [f"data_batch_{i}.bin" for i in range(1, 6)], "test_batch.bin", labels=1, classes=10)
 
 
 def read_cifar100(folder: Path) -> Dataset:
-    """Read train.bin and test.bin, with the fine labels."""
+    """Read the files of CIFAR-100, train.bin and test.bin, in a folder; labels are the 100 fine ones."""
     return _read_cifar(folder, ["train.bin"], "test.bin", labels=2, classes=100)
 
 

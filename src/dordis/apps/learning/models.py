@@ -1,5 +1,5 @@
-"""Models as functions of one flat vector of parameters: softmax and linear regression, one hidden layer; losses
-and metrics by kind of target.
+"""Models as functions of one flat vector of parameters: softmax regression, linear regression, and a network with one
+hidden layer; losses and metrics by kind of target.
 """
 
 import math
@@ -26,7 +26,7 @@ Slope = Callable[[Floats], Floats]
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """Samples of one client's training in a round, and the seed of their order."""
+    """Samples with which one client trains in a round, the number of classes, and the seed of the samples' order."""
 
     samples: Samples = field(repr=False)
     classes: int
@@ -49,7 +49,7 @@ class Model(ABC):
 
     @abstractmethod
     def gradient(self, parameters: Floats, x: Floats, y: Labels, offset: Floats) -> Floats:
-        """Return the gradient of the mean loss on inputs (n, features); `offset` is added to the scores of each."""
+        """Return the gradient of the mean loss on inputs (n, features); `offset` is added to each input's scores."""
 
     def slope(self, x: Floats, y: Labels, offset: Floats) -> Slope:
         """Return the gradient on fixed samples as a function of the parameters."""
@@ -69,7 +69,7 @@ class Model(ABC):
         return None
 
     def trained(self, parameters: Floats) -> Any:
-        """Return the trained model that a user gets; by default, the parameters."""
+        """Return the trained model as the result of a run; by default, the parameters."""
         return parameters
 
     def save(self, parameters: Floats, directory: Path) -> None:  # noqa: B027  parameters are in the checkpoint
@@ -92,11 +92,11 @@ class Softmax(Model):
         return (self.features + 1) * self.classes
 
     def gradient(self, parameters: Floats, x: Floats, y: Labels, offset: Floats) -> Floats:
-        """Return x^T r and the sum of r, for the residuals r."""
+        """Return x^T r and the sum of r, for the residuals r of the inputs: (probability - indicator) / n."""
         return self.slope(x, y, offset)(parameters)
 
     def slope(self, x: Floats, y: Labels, offset: Floats) -> Slope:
-        """Return the gradient as a function of the parameters; what all steps share is computed once."""
+        """Return the gradient on fixed samples as a function of the parameters; the samples are prepared only once."""
         inputs = np.ones((y.size, self.features + 1))
         inputs[:, :-1] = x
         back = inputs.T / y.size
@@ -145,9 +145,9 @@ class Linear(Model):
 
 
 class Mlp(Model):
-    """A network with one hidden layer of rectified units and a softmax; its parameters are two affine maps in order.
+    """A network with one hidden layer of rectified units and a softmax.
 
-    In a regression there is one output, and no softmax.
+    The parameters are weights and biases of the hidden layer, then of the top layer.  A regression has no softmax.
     """
 
     def __init__(self, features: int, classes: int, hidden: int = 32, target: Target = "classification") -> None:
@@ -158,7 +158,7 @@ class Mlp(Model):
 
     @cached_property
     def dim(self) -> int:
-        """Return the number of parameters of both layers."""
+        """Return the number of parameters of the hidden and the top layer."""
         return (self.features + 1) * self.hidden + self._top.dim
 
     def initial(self, rng: np.random.Generator) -> Floats:
@@ -220,7 +220,7 @@ class Totals(NamedTuple):
 
 
 def metrics(target: Target, totals: Totals) -> dict[str, float]:
-    """Return accuracy and loss, the root mean squared error, or the perplexity.
+    """Return the metrics of a kind of target: the mean loss, and accuracy, root mean squared error or perplexity.
 
     >>> metrics("next-token", Totals(2 * math.log(8.0), 1, 2))["perplexity"]
     8.0
@@ -235,7 +235,7 @@ def metrics(target: Target, totals: Totals) -> dict[str, float]:
 
 
 def total(target: Target, scores: Floats, y: Labels) -> Totals:
-    """Return losses and right predictions summed over samples, from scores (n, classes) or (n, outputs) and targets."""
+    """Return the sums over samples of losses and right predictions, from scores (n, classes) or (n, outputs)."""
     if target == "regression":
         return Totals(float(((scores.reshape(y.shape) - y) ** 2).sum()), 0.0, y.size)
     shares = scores - scores.max(axis=1, keepdims=True)

@@ -29,7 +29,7 @@ _VGG19 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 256, 0, 512, 512, 512, 512, 0, 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Shape of an input, number of scores, and size of the vocabulary if inputs are tokens."""
+    """Inputs of a model: the shape of one input, the number of scores, and the vocabulary's size if they are tokens."""
 
     shape: tuple[int, ...]
     classes: int
@@ -173,7 +173,7 @@ def albert(inputs: Inputs, weights: str = "", **config: Any) -> Any:
         inner = made(AlbertConfig(vocab_size=inputs.tokens, tie_word_embeddings=False, **{**base, **config}))
 
     class NextToken(torch.nn.Module):
-        """Attend only to earlier tokens."""
+        """ALBERT with a mask by which a token attends only to itself and to earlier tokens."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -200,7 +200,7 @@ NUMPY = ("softmax", "linear", "mlp")
 
 
 def make_model(name: str, inputs: Inputs, options: dict[str, Any], seed: int, device: str = "auto") -> Model:
-    """Return the model with this name; a torch.nn.Module is wrapped, and `seed` determines its initial parameters."""
+    """Return the model with this name; a torch.nn.Module is wrapped, and `seed` fixes the initial parameters of it."""
     if name not in NUMPY and name not in NETWORKS and ":" not in name:
         known = ", ".join((*NUMPY, *NETWORKS))
         raise InputError(f"there is no model '{name}': pass one of {known}, or package.module:name")
@@ -238,7 +238,7 @@ def _numpy_model(name: str, inputs: Inputs, options: dict[str, Any]) -> Model:
 
 
 def check_fits(model: Model, samples: Samples, classes: int) -> None:
-    """Raise unless scores and gradient on a few samples have the expected shapes."""
+    """Raise InputError unless a model's scores and gradient on a few samples have the expected shapes."""
     x, y = samples
     if isinstance(model, TorchModel):
         model.check_outputs(x, classes)
@@ -251,7 +251,7 @@ def check_fits(model: Model, samples: Samples, classes: int) -> None:
 
 
 def check_shape(what: str, values: Any, shape: tuple[int, ...]) -> None:
-    """Raise unless the result of a model's method has the expected shape."""
+    """Raise InputError unless `values`, the result of a model's method `what`, have the expected shape."""
     try:
         given = np.asarray(values, np.float64).shape
     except (TypeError, ValueError):

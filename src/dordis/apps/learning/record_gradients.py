@@ -1,6 +1,7 @@
-"""Learning with records as the unit of privacy: the gradient of each record, and the client that sums them.
+"""Learning with records as the unit of privacy: the gradient of each record, and the client that computes them.
 
-Gradients of numpy models are computed by formulas, those of torch modules by `torch.func`, both in slices of one shape.
+Gradients of numpy models are computed by formulas, those of torch modules by `torch.func`.  Records are taken in
+slices: groups of the same number of records, whose gradients are computed at once.
 """
 
 from abc import ABC, abstractmethod
@@ -22,12 +23,12 @@ from dordis.rounds.model import Numbers
 from dordis.rounds.records import DUMMY, Attempt, Places, RecordClient, is_independent
 
 MOST_NUMBERS = 2**22
-"""Largest number of values in a slice, so that it stays in the cache."""
+"""Largest number of values in the gradients of a slice, so that they stay in the cache."""
 MOST_WIDTH = 128
 
 
 def slice_width(dim: int) -> int:
-    """Return the number of records that are differentiated at once, the same in every slice of a run.
+    """Return the number of records in a slice for a model of `dim` parameters; it is the same in every slice of a run.
 
     >>> slice_width(650), slice_width(26_010), slice_width(10_000_000)
     (128, 128, 1)
@@ -36,7 +37,7 @@ def slice_width(dim: int) -> int:
 
 
 class RecordGradients(ABC):
-    """Differentiate the loss of each record of a slice by itself."""
+    """Compute the gradient of the loss of each record of a slice separately."""
 
     @abstractmethod
     def rows(self, parameters: Numbers, x: Values, y: Labels) -> Reals:
@@ -44,7 +45,7 @@ class RecordGradients(ABC):
 
 
 def make_record_gradients(model: Model) -> RecordGradients:
-    """Return the function that computes a model's gradient for every record."""
+    """Return the object that computes a model's gradient for every record."""
     if isinstance(model, TorchModel):
         return TorchGradients(model)
     match model:
@@ -58,13 +59,13 @@ def make_record_gradients(model: Model) -> RecordGradients:
 
 
 class OneByOne(RecordGradients):
-    """Any model of numpy: its gradient on one record after the other."""
+    """Gradients of any numpy model, one record after the other."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
 
     def rows(self, parameters: Numbers, x: Values, y: Labels) -> Reals:
-        """Call the model's gradient with batches of one."""
+        """Return the model's gradient on each record, as a batch of one."""
         at, offset = np.asarray(parameters, np.float64), np.zeros(1)
         rows = np.empty((len(y), self._model.dim))
         for i in range(len(y)):
@@ -73,7 +74,7 @@ class OneByOne(RecordGradients):
 
 
 class SoftmaxGradients(RecordGradients):
-    """Softmax regression: the outer product of the input, with a 1 at its end, and the residual."""
+    """Gradients of softmax regression: the outer product of the input, with a 1 at its end, and the residual."""
 
     def __init__(self, model: Softmax) -> None:
         self._model = model
@@ -86,20 +87,20 @@ class SoftmaxGradients(RecordGradients):
 
 
 class LinearGradients(RecordGradients):
-    """Linear regression: the input, with a 1 at its end, times twice the error."""
+    """Gradients of linear regression: the input, with a 1 at its end, times twice the error."""
 
     def __init__(self, model: Linear) -> None:
         self._model = model
 
     def rows(self, parameters: Numbers, x: Values, y: Labels) -> Reals:
-        """Return 2 (x w + b - y) (x, 1) for each record."""
+        """Return 2 (x w + b - y) (x, 1) for each record, with weights w and bias b."""
         inputs = with_one(x)
         weights = np.asarray(parameters, np.float64)[:, None]
         return outer(inputs, 2 * (row_products(inputs, weights) - y[:, None]))
 
 
 class MlpGradients(RecordGradients):
-    """One hidden layer: the outer products of both layers."""
+    """Gradients of a network with one hidden layer: the outer products of both layers."""
 
     def __init__(self, model: Mlp) -> None:
         self._model = model
@@ -126,7 +127,7 @@ def with_one(x: Values) -> Floats:
 
 
 def row_products(x: Floats, weights: Floats) -> Floats:
-    """Return x W row by row: in a matrix product the rounding of a row depends on the number of rows."""
+    """Return x times `weights` row by row: in a matrix product the rounding of a row depends on the number of rows."""
     products: Floats = np.stack([row @ weights for row in x])
     return products
 
@@ -167,7 +168,7 @@ class TorchGradients(RecordGradients):
         return (each * there).sum() / there.sum().clamp(min=1)
 
     def rows(self, parameters: Numbers, x: Values, y: Labels) -> Reals:
-        """Differentiate the slice, in one thread and by deterministic algorithms."""
+        """Return one gradient for each record, computed in one thread and by deterministic algorithms."""
         model, torch = self._model, self._torch
         if self._buffer.shape[0] != len(y):
             self._buffer = np.empty((len(y), model.dim), np.float32)
@@ -258,7 +259,7 @@ class RecordLearner(RecordClient):
         return np.negative(descents, out=descents)
 
     def _mean_gradient(self, model: Numbers, record: int) -> Reals:
-        """Return the mean of the gradients of one record's rows, in slices of its own rows."""
+        """Return the negative mean of the gradients of one record's rows, computed in slices of rows of this record."""
         rows = np.zeros(0, np.int64) if record == DUMMY else self._rows[record] + 1
         total = np.zeros((1, self._model.dim))
         for start in range(0, rows.size, self._width):
@@ -270,7 +271,7 @@ class RecordLearner(RecordClient):
 
 
 def rows_of_records(rows: int, keys: Sequence[Any] | None) -> list[Places]:
-    """Return the rows of each record, records in the order of their first rows; without keys each row is a record.
+    """Return the row indices of each record, records in order of their first rows; without keys each row is a record.
 
     >>> [rows.tolist() for rows in rows_of_records(4, ["b", "a", "b", "c"])]
     [[0, 2], [1], [3]]

@@ -4,8 +4,8 @@ The transform does not depend on any data, so it costs no privacy.  With two sca
 gives 81 maps of 7 x 7.  Filters, padding and order of the maps are those of the package kymatio: tests compare them.
 
 For features the maps are pooled, compressed by a square root, and scaled to norm 1 separately for each order.  The
-result is centred and whitened by the statistics of synthetic images that the package draws itself, and scaled to one
-norm.
+result is centred and whitened by the statistics of synthetic images, which this module draws, and scaled to the norm
+`LENGTH`.
 """
 
 import os
@@ -35,7 +35,7 @@ _PI = 3.1415  # kymatio uses pi with these digits
 
 @dataclass(frozen=True)
 class Scattering:
-    """The transform of images of `size` x `size`, up to an `order` of 1 or 2."""
+    """The scattering transform of images of `size` x `size` pixels, up to the `order` 1 or 2."""
 
     size: int
     order: int = 2
@@ -73,7 +73,7 @@ class Scattering:
         return np.concatenate(found, axis=1)
 
     def _average_points(self, moduli: Maps) -> Maps:
-        """Average over neighbourhoods, and keep every fourth point."""
+        """Average moduli over neighbourhoods, and keep one point for every `STEP` pixels."""
         rows = self._averages[moduli.shape[-1]]
         kept = np.asarray(rows.real @ moduli @ rows.real.T, np.float32)
         if rows.imag.any():
@@ -102,7 +102,7 @@ class Scattering:
     def _averages(self) -> dict[int, npt.NDArray[np.complex64]]:
         """Return the matrices that average one dimension of the moduli, at full and at half resolution.
 
-        The average is Gaussian, and so the product of an average over rows and one over columns.
+        The average over a neighbourhood is Gaussian, so it is an average over rows followed by one over columns.
         """
         points = np.arange(self._period)
         width = _WIDTH * 2 ** (SCALES - 1)
@@ -112,7 +112,10 @@ class Scattering:
 
 
 def _average(spectrum: npt.NDArray[np.float64], coarser: int, points: int) -> npt.NDArray[np.complex64]:
-    """Return the matrix that filters one period, at a resolution `coarser` times lower, and keeps all inner points."""
+    """Return the matrix that averages one dimension of a period, at a resolution `coarser` times lower.
+
+    It keeps `points` points of the period, without the first and the last.
+    """
     whole = len(spectrum)
     kept = spectrum.copy()
     if coarser > 1:
@@ -124,7 +127,7 @@ def _average(spectrum: npt.NDArray[np.float64], coarser: int, points: int) -> np
 
 
 def _morlet(period: int, width: float, angle: float, frequency: float) -> Filters:
-    """Return the spectrum of a Morlet wavelet: a wave in an envelope, shifted to mean 0."""
+    """Return the spectrum of a Morlet wavelet: a wave under an envelope, minus a multiple of the envelope: mean 0."""
     wave, envelope = _gabor(period, width, angle, frequency), _gabor(period, width, angle, 0.0)
     return np.asarray(np.real(fft.fft2(wave - wave.sum() / envelope.sum() * envelope)), np.float32)
 
@@ -142,7 +145,7 @@ def _gabor(period: int, width: float, angle: float, frequency: float) -> npt.NDA
 
 
 def _halve(spectrum: npt.NDArray[np.complex64]) -> npt.NDArray[np.complex64]:
-    """Return the spectrum of every second point in both dimensions."""
+    """Return the spectrum of an image's every second point in both dimensions, from the spectrum of the image."""
     rows, columns = spectrum.shape[-2] // 2, spectrum.shape[-1] // 2
     folded = spectrum[..., :rows, :] + spectrum[..., rows:, :]
     halved = folded[..., :columns] + folded[..., columns:]
@@ -153,7 +156,7 @@ def _halve(spectrum: npt.NDArray[np.complex64]) -> npt.NDArray[np.complex64]:
 Features = npt.NDArray[np.float32]
 
 DRAWN = 4000
-"""Number of synthetic images for the whitening statistics."""
+"""Number of synthetic images that are drawn for the statistics of the whitening."""
 LENGTH = 5.0
 """Norm of the features of an image."""
 _SEED = 1
@@ -162,7 +165,7 @@ _BATCH = 256
 
 @dataclass(frozen=True)
 class Whitening:
-    """Subtract a centre, and scale down directions with large variance among the synthetic images."""
+    """Subtract a centre from features, and scale down directions with large variance among the synthetic images."""
 
     centre: Features
     matrix: Features
@@ -176,7 +179,7 @@ class Whitening:
         return cls(centre, ((vectors * scale) @ vectors.T).astype(np.float32))
 
     def __call__(self, features: Features) -> Features:
-        """Return the features, centred, whitened and scaled to one norm."""
+        """Return the features, centred, whitened and scaled to the norm `LENGTH`."""
         whitened = (features - self.centre) @ self.matrix
         lengths = np.maximum(np.linalg.norm(whitened, axis=1, keepdims=True), 1e-12)
         return np.asarray(whitened * (LENGTH / lengths), np.float32)
@@ -207,7 +210,10 @@ def _grey(images: Images) -> Features:
 
 
 def _colour(images: Images) -> Features:
-    """Return the mean over an image and its mirror image: brightness to order 2, the two colours to order 1."""
+    """Return the features of colour images before whitening, averaged over an image and its mirror image.
+
+    They are those of brightness up to order 2, and of two colour differences up to order 1.
+    """
     return np.asarray((_one_side(images) + _one_side(images[..., ::-1])) / 2, np.float32)
 
 
@@ -231,7 +237,7 @@ def pool_maps(maps: Maps, cells: int) -> Maps:
 
 
 def _compress(maps: Maps, orders: Sequence[int]) -> Features:
-    """Return the square roots of the maps, with every order scaled to norm 1."""
+    """Return the signed square roots of the maps as rows, with the maps of every order scaled to norm 1."""
     rooted = np.sign(maps) * np.sqrt(np.abs(maps))
     parts, start = [], 0
     for count in orders:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _PIECE = 1 << 18
 Advance = Callable[[int], None]
-"""Called with the number of bytes that arrived."""
+"""Called with the number of bytes that arrived since the last call."""
 
 _PATIENCE = 30.0
 """Seconds without a byte after which a download has failed."""
@@ -53,7 +53,7 @@ _PATIENCE = 30.0
 
 @dataclass(frozen=True)
 class Remote:
-    """A file on a server."""
+    """A file to download: its address, its size in bytes, and its SHA-256."""
 
     url: str
     size: int
@@ -61,12 +61,12 @@ class Remote:
 
     @property
     def name(self) -> str:
-        """Return the last part of the address."""
+        """Return the file name, which is the last part of the address."""
         return self.url.rsplit("/", 1)[-1]
 
 
 def fetch(remote: Remote, folder: Path) -> Path:
-    """Return the file in a folder, downloaded if it is not there yet."""
+    """Return the path of a file in a folder; download it if it is not there yet, and check its size and SHA-256."""
     path = folder / remote.name
     if path.is_file():
         check_download(path, remote)
@@ -97,7 +97,7 @@ def _complete(remote: Remote, part: Path) -> None:
 
 
 def _copy(answer: BinaryIO, file: BinaryIO, most: int, advance: Advance) -> None:
-    """Copy at most one byte more than expected, which is enough to notice a file that is too long."""
+    """Copy at most one byte more than `most`, which is enough to notice that a file is too long."""
     left = most + 1
     while left and (piece := answer.read(min(_PIECE, left))):
         file.write(piece)
@@ -106,7 +106,7 @@ def _copy(answer: BinaryIO, file: BinaryIO, most: int, advance: Advance) -> None
 
 
 def check_download(path: Path, remote: Remote) -> None:
-    """Raise InputError if a download has the wrong size or SHA-256; remove a complete one that is wrong."""
+    """Raise InputError if a download has the wrong size or SHA-256; remove it unless it is merely incomplete."""
     size = path.stat().st_size
     if size < remote.size and path.suffix == ".part":
         raise InputError(
@@ -124,7 +124,7 @@ def check_download(path: Path, remote: Remote) -> None:
 
 @contextmanager
 def _progress(remote: Remote, begun: int) -> Iterator[Advance]:
-    """Show a bar on a terminal."""
+    """Show a progress bar if standard error is a terminal; yield the function that advances the bar."""
     if not sys.stderr.isatty():
         yield lambda count: None
         return
@@ -142,12 +142,12 @@ DIGITS, MADE_UP = "digits", "hospitals"
 PATIENTS = 200
 """Made-up patients of each hospital."""
 WORDS = 30_000
-"""Default size of the vocabulary, that of ALBERT."""
+"""Default number of tokens of a vocabulary, the same as ALBERT's."""
 
 
 @dataclass(frozen=True)
 class NamedData:
-    """A named data set: reader, usual folders of its files, pattern of one of these files, and downloads.
+    """A public data set with a name: reader, usual folders of its files, pattern of one of its files, and downloads.
 
     `read` takes the folder of the files, the settings, and the folder of the configuration.
     """
@@ -157,7 +157,7 @@ class NamedData:
     probe: str
     remotes: tuple[Remote, ...] = ()
     instead: str = ""
-    """Instructions if there is nothing to download."""
+    """Instructions for getting the files if dordis cannot download them."""
 
 
 def digits() -> Dataset:
@@ -174,14 +174,20 @@ def digits() -> Dataset:
 
 
 def hospitals(record: str = "") -> Dataset:
-    """Return made-up patients of ten hospitals, with other patients as test data."""
+    """Return a data set of made-up patients of ten hospitals, with other made-up patients as test data.
+
+    Rows with the same id in the column `record`, if it is given, are one record.
+    """
     test = draw_hospitals(1, 1000, seed=2)
     del test["hospital"]
     return read_tables(draw_hospitals(10, PATIENTS, seed=1), test, HOSPITALS, record)
 
 
 def load(settings: "Settings", home: Path = Path(), record: str = "") -> Dataset:
-    """Return the data set that the settings name, with record ids from the column `record`; paths start at `home`."""
+    """Return the data set that the settings name, with record ids from the column `record`.
+
+    Relative paths in the settings start at `home`.
+    """
     name = settings.data
     if name == MADE_UP:
         return hospitals(record)
@@ -231,7 +237,7 @@ def read_tables(train: Any, test: Any, table: Table, record: str = "") -> Datase
 
 
 def column_unit(client: str) -> Unit:
-    """Return the unit of clients that are named by a column."""
+    """Return the unit (noun and source) of clients that the column `client` names."""
     return Unit(client, f"the column {client}")
 
 
@@ -248,7 +254,7 @@ def _tables(path: Path, settings: "Settings", home: Path, record: str) -> Datase
 
 
 def find_folder(name: str, data_dir: str, home: Path) -> Path:
-    """Return the folder with the files of a data set: in `data_dir`, or downloaded."""
+    """Return the folder with the files of a named data set: `data_dir` or a folder in it; if empty, the download."""
     data, root = DATA_SETS[name], home / data_dir
     if not data_dir:
         return _download(name, data)
@@ -260,7 +266,7 @@ def find_folder(name: str, data_dir: str, home: Path) -> Path:
 
 
 def _download(name: str, data: NamedData) -> Path:
-    """Download and unpack missing files; return their folder."""
+    """Download and unpack the missing files of a named data set; return their folder."""
     if not data.remotes:
         raise InputError(
             f"{name} is not offered in the form that dordis reads: {data.instead}, and pass the folder with --data-dir"
@@ -281,7 +287,7 @@ def cache() -> Path:
 
 
 def _unpack(path: Path, folder: Path) -> None:
-    """Unpack an archive into the folder; ignore other files."""
+    """Unpack a .tar.gz or .zip file into the folder; do nothing for other files."""
     if path.name.endswith(".tar.gz"):
         with tarfile.open(path) as archive:
             archive.extractall(folder, filter="data")

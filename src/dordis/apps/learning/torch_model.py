@@ -1,9 +1,9 @@
 """Any torch.nn.Module as a model: its parameters are views of one flat vector.  Needs the extra 'torch'.
 
-If each client takes a single step, all of them take it from the model of the round.  So one forward and one backward
+If each client takes a single step, all clients take it from the model of the round.  So one forward and one backward
 pass serve a group of clients; only the weight gradients are computed client by client, from the inputs of a layer and
-the gradients at its outputs.  Each client gets the update that it would get alone, up to the order of floating-point
-additions.
+the gradients at the layer's outputs.  Each client gets the update that it would get alone, up to the order of
+floating-point additions.
 """
 
 import copy
@@ -40,10 +40,10 @@ class TorchModel(Model):
     """Wrap a module that maps inputs (n, ..) to scores (n, classes); its parameters are the initial model.
 
     A module for two classes may have one output instead, the log odds of class 1: then the loss is logistic.  For
-    regression there is one score for each input, for the next token the scores are (n, length, tokens).  Modules with
-    buffers of real numbers are refused: the running statistics of batch normalisation are not part of the update, so
-    they would reveal one client's data to others without noise.  Layers with random numbers, such as dropout, take them
-    from the seed of the client and the round.
+    regression there is one score for each input, for next-token prediction the scores are (n, length, tokens).  Modules
+    with buffers of real numbers are refused: the running statistics of batch normalisation are not part of the update,
+    so they would reveal one client's data to others without noise.  Layers with random numbers, such as dropout, take
+    them from the seed of the client and the round.
     """
 
     def __init__(self, module: Any, target: Target = "classification", device: str = "cpu") -> None:
@@ -61,7 +61,7 @@ class TorchModel(Model):
         self._training_buffers: list[TrainingBuffers] = []
         self.buffers = UpdateBuffers()
         self.draws_in_turn = False
-        """Whether a layer drew from torch's global generator."""
+        """Whether a layer drew from torch's global generator; then clients are not trained in threads."""
 
     @cached_property
     def dim(self) -> int:
@@ -75,7 +75,9 @@ class TorchModel(Model):
 
     @property
     def threads(self) -> int | None:
-        """Return the number of threads for one operation: one where the model is small, or torch's own choice."""
+        """Return the number of threads for one operation: 1 for a model of up to `SMALL` parameters, else None, torch's
+        own choice.
+        """
         return 1 if self.dim <= SMALL else None
 
     def initial(self, rng: np.random.Generator) -> Floats:
@@ -84,7 +86,7 @@ class TorchModel(Model):
         return np.asarray(flat.cpu().numpy(), np.float64)
 
     def gradient(self, parameters: Floats, x: Values, y: Labels, offset: Floats) -> Floats:
-        """Return the gradient of the mean loss."""
+        """Return the gradient of the mean loss on inputs `x`; `offset` is added to the scores of each."""
         self._module.train()
         flat = self._parameters(parameters).requires_grad_()
         with use_threads(self.threads):
@@ -94,15 +96,15 @@ class TorchModel(Model):
         return np.asarray(slope.cpu().numpy(), np.float64)
 
     def fit(self, start: Numbers, work: Work, how: Training) -> Floats:
-        """Train on the device, with the same samples in every step as the numpy models."""
+        """Return the update of one client, trained on the device with the same samples in each step as in numpy."""
         with use_threads(self.threads), seed_torch(seed_number(work.seed)):
             return self.training_buffers(1)[0].fit(start, work, how)
 
     def fit_together(self, start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
-        """Train small models of many clients in one batched pass, larger ones in threads; return None if neither is
-        faster.
+        """Return the updates of many clients, or None if training one by one is as fast.
 
-        If each client of a larger model takes a single step, all take it in one pass.
+        Small models of many clients are trained in one batched pass.  Clients of a larger model train in threads, or in
+        one pass if each takes a single step.
         """
         if self.is_small:
             return fit_batched(self, start, works, how)
@@ -110,7 +112,7 @@ class TorchModel(Model):
         return fit_in_threads(self, start, works, how) if updates is None else updates
 
     def training_buffers(self, count: int) -> list[TrainingBuffers]:
-        """Return the buffers of `count` threads; they are reused."""
+        """Return one set of buffers for each of `count` threads; later calls return the same buffers."""
         self._training_buffers += [TrainingBuffers(self) for _ in range(count - len(self._training_buffers))]
         return self._training_buffers[:count]
 
@@ -122,7 +124,7 @@ class TorchModel(Model):
         return np.asarray(scores.cpu().numpy(), np.float64)
 
     def evaluate(self, parameters: Floats, x: Values, y: Labels) -> dict[str, float]:
-        """Return the metrics, computed batch by batch on the device."""
+        """Return the metrics of the module on samples, computed batch by batch on the device."""
         torch, views = self._torch, self._views(self._parameters(parameters))
         views = channels_last(views) if has_known_layers(self._module) else views
         self._module.eval()
@@ -172,12 +174,12 @@ class TorchModel(Model):
         return (each * there).sum() / there.sum().clamp(min=1)
 
     def _parameters(self, values: Numbers) -> Any:
-        """Return numbers as a tensor like the module's parameters."""
+        """Return numbers as a tensor of the module's number type, on its device."""
         like = next(iter(self._named.values()))
         return self._torch.tensor(values, dtype=like.dtype, device=like.device)
 
     def _inputs(self, x: Values) -> Any:
-        """Return inputs as a tensor: numbers like the parameters, tokens as whole numbers."""
+        """Return inputs as a tensor: numbers in the module's number type, tokens as whole numbers."""
         like = next(iter(self._named.values()))
         dtype = like.dtype if x.dtype.kind == "f" else self._torch.int64
         return self._torch.from_numpy(np.ascontiguousarray(x)).to(like.device, dtype)
@@ -186,7 +188,10 @@ class TorchModel(Model):
         return self._inputs(y) if self.target == "regression" else self._inputs(y.astype(np.int64, copy=False))
 
     def _views(self, flat: Any) -> dict[str, Any]:
-        """Return parts of a flat tensor, or of each of its rows, shaped like the parameters."""
+        """Return parts of a flat tensor by parameter name, shaped like the module's parameters.
+
+        Of a matrix with one flat vector for each client every row is divided.
+        """
         ends = accumulate(tensor.numel() for tensor in self._named.values())
         return {
             name: flat[..., end - tensor.numel() : end].view(*flat.shape[:-1], *tensor.shape)
@@ -194,7 +199,7 @@ class TorchModel(Model):
         }
 
     def _call(self, views: dict[str, Any], x: Any) -> Any:
-        """Call the module with its parameters replaced."""
+        """Return the module's class scores with the parameters `views` in place of its own."""
         return self._class_scores(self._torch.func.functional_call(self._module, views, (x,)))
 
     def _class_scores(self, scores: Any) -> Any:
@@ -205,11 +210,11 @@ class TorchModel(Model):
 
 
 GROUP = 64
-"""Number of samples in a pass: enough to reuse weights that are in the cache, few enough to fit into it."""
+"""Number of samples in a pass: enough to reuse weights that are in the cache, few enough to fit into the cache."""
 
 
 class LayerPass(NamedTuple):
-    """A layer with weights in a pass: its name, inputs and outputs."""
+    """A layer with weights in a forward pass: its name, and its inputs and outputs for all samples."""
 
     name: str
     layer: Any
@@ -218,7 +223,7 @@ class LayerPass(NamedTuple):
 
 
 def fit_one_step(model: "TorchModel", start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
-    """Return the updates of clients, in order; None if a client takes more steps or a layer is not supported."""
+    """Return the updates of clients, in order; None if a client takes several steps or a layer is not supported."""
     fits = model.target == "classification" and model.device.type == "cpu" and has_known_layers(model._module)
     if not fits or not is_one_step(works, how):
         return None
@@ -234,7 +239,7 @@ def fit_one_step(model: "TorchModel", start: Numbers, works: Sequence[Work], how
 
 
 def is_one_step(works: Sequence[Work], how: Training) -> bool:
-    """Tell whether every client takes exactly one plain step."""
+    """Tell whether every client takes exactly one step of SGD without weight decay."""
     sizes = [min(len(work.samples[1]), how.limit or len(work.samples[1])) for work in works]
     whole = all(0 < size <= (how.batch or size) for size in sizes)
     return how.method == "sgd" and how.epochs == 1 and not how.decay and whole
@@ -258,19 +263,19 @@ def _is_plain(layer: Any) -> bool:
 
 
 def channels_last(views: dict[str, Any]) -> dict[str, Any]:
-    """Return parameters, with the weights of convolutions in the memory order that is fastest on processors."""
+    """Return parameters, with the weights of convolutions in channels-last memory order, the fastest on CPUs."""
     return {name: _channels_last(view) if view.ndim == 4 else view for name, view in views.items()}
 
 
 def _channels_last(weight: Any) -> Any:
-    """Return a weight with explicit strides: for a single channel torch would choose the usual order."""
+    """Return a weight in channels-last order by explicit strides: for a single channel torch would not choose them."""
     _, channels, height, width = weight.shape
     turned = weight.permute(0, 2, 3, 1).contiguous()
     return turned.as_strided(weight.shape, (height * width * channels, 1, width * channels, channels))
 
 
 class OneStep:
-    """A group of clients that take one step together."""
+    """A group of clients that take their single step in one pass."""
 
     def __init__(self, model: "TorchModel", works: Sequence[Work], how: Training) -> None:
         self._model, self._how, self._works, self._torch = model, how, works, model._torch
@@ -296,7 +301,7 @@ class OneStep:
             trainer.check_converged(update, self._how)
 
     def _forward(self, views: dict[str, Any]) -> tuple[list[LayerPass], Any]:
-        """Return the layers that have weights, and the scores."""
+        """Return the layers that have weights, with inputs and outputs, and the class scores."""
         nn, x, caught = self._torch.nn, self._x, []
         for name, layer in self._model._module.named_children():
             if type(layer) is nn.Dropout:
@@ -334,7 +339,10 @@ class OneStep:
 def write_gradient(
     torch: Any, caught: LayerPass, views: dict[str, Any], slope: Any, x: Any, update: dict[str, Any]
 ) -> None:
-    """Write the gradient of one client for the weights of a layer to its update."""
+    """Write one client's gradient for the weights of a layer into the client's update.
+
+    `x` are the client's inputs of the layer, and `slope` is the gradient at the layer's outputs.
+    """
     weight, bias, layer = f"{caught.name}.weight", f"{caught.name}.bias", caught.layer
     if type(layer) is torch.nn.Linear:
         torch.mm(slope.T, x, out=update[weight])
@@ -364,7 +372,7 @@ def _groups(works: Sequence[Work]) -> list[list[int]]:
 
 
 def _each(fit: Callable[[Sequence[int]], None], groups: Sequence[Sequence[int]], workers: int) -> None:
-    """Fit all groups, each on one thread."""
+    """Call `fit` for all groups of clients, each group in one thread of up to `workers`."""
     torch = import_torch()
     with use_threads(1):
         if min(workers, len(groups)) < 2:

@@ -1,4 +1,4 @@
-"""Local training: gradient descent on one client's samples, in numpy; seeds, devices and optimisers of PyTorch.
+"""Local training: gradient descent on one client's samples in numpy; and seeds, devices and optimisers for torch.
 
 torch is imported on first use.
 """
@@ -26,7 +26,7 @@ BETA2, TINY = 0.999, 1e-8
 """Constants of AdamW: weight of the past in the second moment, and the term that keeps a step finite."""
 
 LARGEST_RATE = 1e4
-"""Largest learning rate; larger ones are mistakes, which the clipping of updates would hide."""
+"""Largest learning rate; larger rates are mistakes, which the clipping of updates would hide."""
 _SMOOTHING = 0.01
 """Pseudo-count of every label, so that the logarithm of an absent label is finite."""
 
@@ -130,7 +130,7 @@ def make_stepper(how: Training) -> Callable[[Floats, Floats], Floats]:
 def slopes(
     model: "Model", x: Floats, y: Labels, offset: Floats, how: Training, seed: Sequence[int]
 ) -> "Iterator[Slope]":
-    """Yield the gradient function of each step, prepared once if all steps take the same samples."""
+    """Return an iterator over the gradient function of each step; it is made once if all steps take all samples."""
     if len(y) and how.takes_all(len(y)):
         return repeat(model.slope(x, y, offset), how.epochs)
     return (model.slope(x[batch], y[batch], offset) for batch in batches(len(y), how, seed))
@@ -148,7 +148,7 @@ def batches(samples: int, how: Training, seed: Sequence[int]) -> Iterator[Indice
 
 
 def label_offset(y: Labels, classes: int, how: Training) -> Floats:
-    """Return the offsets of the scores: `class_offset` plus `balance` times the log frequencies of the labels."""
+    """Return the offset of each class's score: `class_offset` plus `balance` times the class's log frequency in `y`."""
     offset: Floats = np.array(how.class_offset) if how.class_offset else np.zeros(classes)
     if not how.balance or y.ndim != 1 or y.dtype.kind not in "iu":
         return offset
@@ -173,7 +173,8 @@ def seed_torch(seed: int) -> Iterator[None]:
     if torch is None:
         yield
         return
-    begin = torch.manual_seed if accelerator(torch) else torch.default_generator.manual_seed  # a tenth of the time
+    # Without a graphics processor only the CPU's generator is seeded, which takes a tenth of the time.
+    begin = torch.manual_seed if accelerator(torch) else torch.default_generator.manual_seed
     with torch.random.fork_rng(devices=[]):
         begin(seed)
         yield
@@ -186,7 +187,7 @@ def accelerator(torch: Any) -> str:
 
 @contextmanager
 def use_threads(count: int | None) -> Iterator[None]:
-    """Limit torch to `count` threads for one operation inside the block; None leaves the number as it is."""
+    """Make torch use `count` threads for one operation inside the block; None leaves torch's number as it is."""
     torch = import_torch()
     before = torch.get_num_threads()
     if count is None or count == before:

@@ -1,8 +1,8 @@
 """Local training with torch: large models with one thread for each client, small models for many clients at once.
 
 A large model spends its time in torch's loops, which release Python's global lock, so clients train in threads.  For a
-small model a call for a hundred clients takes as long as one for a single client: each client has its own copy of the
-parameters, and torch.func.vmap takes all steps at once.  The update of a client does not depend on its thread.
+small model a call for a hundred clients takes as long as a call for one client: each client has its own copy of the
+parameters, and torch.func.vmap takes the clients' steps at once.  A client's update does not depend on its thread.
 """
 
 import copy
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 
 class TrainingBuffers:
-    """A copy of the module for one client at a time; its parameters and gradients are parts of two flat tensors.
+    """A copy of the module for one client at a time; its parameters are parts of one flat tensor, its gradients of
+    another.
 
     The memory is reused, because allocating it takes longer than the step of a client with few samples.
     """
@@ -81,7 +82,7 @@ class TrainingBuffers:
 
 
 def fit_in_threads(model: "TorchModel", start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
-    """Return the updates of clients in order, equal to those of training one by one.
+    """Return the updates of clients in order; they are the same as after training one client after the other.
 
     Return None if threads are not faster, or if a layer drew from torch's global generator, which threads share.
     """
@@ -132,13 +133,13 @@ class UpdateBuffers:
 
 
 LARGEST = 20_000
-"""Largest number of parameters for which one pass of many clients is faster than one client after the other."""
+"""Largest number of parameters of a model for which one pass of many clients is faster than a pass for each client."""
 TOGETHER = 64
-"""Number of clients in a pass; they have similar numbers of samples, so that little is padded."""
+"""Number of clients in a pass; clients of a pass have similar numbers of samples, so that little is padded."""
 
 
 def fit_batched(model: "TorchModel", start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
-    """Return the updates of clients in order; None if a batch is not faster or not possible."""
+    """Return the updates of clients in order; None if batched passes are not possible, or not faster."""
     if len(works) < 2 or not all(len(work.samples[1]) for work in works):
         return None
     updates: dict[int, Floats] = {}
@@ -177,7 +178,7 @@ class BatchedPass:
         return self._torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)
 
     def run(self, start: Numbers) -> list[Floats]:
-        """Take all steps; return the update of each client after its last one."""
+        """Take all steps; return the update of each client after the client's last step."""
         torch, model, how, clients = self._torch, self._model, self._how, len(self._rows)
         begun = model._parameters(start)
         at = begun.expand(clients, -1).clone()
