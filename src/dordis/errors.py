@@ -10,7 +10,7 @@
     │   ├── UnusableUpdate     the update that an application prepared cannot be encoded
     │   └── ParametersRefused  the parameters of a round break a rule, or this client's owner forbids them
     │       ├── ParticipationRefused  this client has taken part as often as its owner allows
-    │       └── BudgetRefused  the round would cost this client more privacy than its owner allows
+    │       └── BudgetRefused  with the round this client would spend a larger epsilon than its owner allows
     ├── CryptoError            a key, ciphertext, signature, proof or share of another party is invalid
     │   ├── InvalidKey         malformed or low-order public key
     │   ├── DecryptionFailed   the ciphertext, its key or its associated data were altered
@@ -28,7 +28,7 @@
     ├── BudgetExceeded         the next round would exceed the privacy budget: it is not started
     │   ├── DataBudgetExceeded  the run or query would exceed the budget of the ledger of its data
     │   ├── BudgetUsedUp       too few clients have budget left for one more round
-    │   └── EventsUsedUp       all planned events of a run with records as the unit are used
+    │   └── EventsUsedUp       all planned events of a run with records as the unit of privacy are used
     ├── LedgerDamaged          the privacy ledger was altered, or lines of it are missing: the run stops
     ├── AuditFailed            an audit found that rounds reveal more than their stated epsilon allows
     └── RoundFailed            the round ends without an output, by accident or by sabotage

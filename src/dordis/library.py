@@ -96,8 +96,8 @@ class RunResult:
     def export(self, path: str | Path, example: Any = None) -> Path:
         """Write the model as ONNX if `path` ends with .onnx, else by torch.export, and return the path of the file.
 
-        The file contains the preprocessing of a table; a JSON file beside it describes the columns
-        (`dordis.apps.learning.export`).  A model that was trained on arrays needs an `example`: some inputs.
+        The file contains the preprocessing of a table, and a description of its columns as JSON
+        (`dordis.apps.learning.export`).  A torch module that was trained on arrays needs an `example`: some inputs.
         """
         return self._trained().export(path, example)
 
@@ -190,19 +190,17 @@ def train(
     Or `data` is a list or a mapping of clients, each a pair (x, y) of arrays or a torch data set.  `test` is public: a
     table, or a pair.  Metrics on it have no noise; rows of clients in a test table are left out.
 
-    Every round has all clients, or 1,000 of them if there are more, unless `per_round` is given.  With up to 100
-    clients a round every message of the protocol is simulated (`fidelity` "full"), with more only the noise of the sum
-    ("ideal").  With epsilon None there is no noise and no privacy.  `training` are further settings of
-    `dordis.apps.learning.Settings`, such as epochs, batch, lr, optimiser and class_weights; for tables the defaults
-    need no tuning.
+    A round has all clients, but at most 1,000, unless `per_round` is given.  With up to 100 clients a round every
+    message of the protocol is simulated (`fidelity` "full"), with more only the noise of the sum ("ideal").  With
+    epsilon None there is no noise and no privacy.  `training` are further settings of `dordis.apps.learning.Settings`,
+    such as epochs, batch, lr, optimiser and class_weights; for tables the defaults need no tuning.
 
     `ledger` is a file to which all runs and queries over the same data are charged; `budget` is the epsilon that they
     may spend together, fixed when the file is created.  A run that would exceed this budget raises `BudgetExceeded`.
 
     `protocol` is "secagg", "secagg+" or "assisted": in assisted rounds every client sends one message, clients arrive
-    in any order, and `per_round` is the largest number of clients of a round.  `colluders` is the number of clients,
-    among all, that may collude with the server: 1 by default; for assisted rounds against a malicious server it must be
-    given.
+    in any order, and `per_round` is the largest number of clients of a round.  `colluders` of all clients may collude
+    with the server: 1 by default; for assisted rounds against a malicious server the number must be given.
 
     Raise `HopelessPlan` before any epsilon is spent if the noise hides nearly everything that could be learnt, unless
     `accept_hopeless` is set, and `NothingTrained` if no round was finished.

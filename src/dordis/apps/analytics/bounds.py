@@ -1,8 +1,8 @@
 """Bounds on the values of clients: given as public knowledge, or found privately as powers of two.
 
 To find them, every client adds one to a bin of each column: the bin of the sign of its value and of the least k with
-|value| <= 2^k, for k in -20 .. 40.  So the update of a client has a norm of sqrt(columns).  On either side of 0, the
-bound of a column is the largest power of two whose noisy count exceeds a threshold.  Noise alone exceeds this
+|value| <= 2^k, for k in -20 .. 40.  So the update of a client has a norm of sqrt(columns) at most.  On either side of
+0, the bound of a column is the largest power of two whose noisy count exceeds a threshold.  Noise alone exceeds this
 threshold, in any bin of any column, with a probability of at most 1 in 10,000.  The bound is then extended to the next
 powers of two while their counts exceed 2 sigma, where sigma is the standard deviation of the noise in a count.  A side
 without a count above the threshold ends at 0.
@@ -37,9 +37,9 @@ from dordis.privacy.accounting import ReleaseCost
 from dordis.privacy.scaling import Floats
 
 SHARE = 0.1
-"""Part of the budget that is spent on finding bounds; the noise of the answer is 5 % larger for it."""
+"""Part of the budget that is spent on finding bounds, which makes the noise of the answer 5 % larger."""
 CONFIDENCE = 0.9999
-"""Probability that no bin exceeds the threshold by noise alone; such a bin may widen the bounds a millionfold."""
+"""Probability that no bin exceeds the threshold by noise alone; a bin that does may widen the bounds a millionfold."""
 NEXT = 2.0
 """A bin next to the bounds is included if its count exceeds this number of standard deviations of the noise; a wrong
 inclusion only doubles the noise of the answer."""

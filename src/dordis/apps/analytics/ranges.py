@@ -32,7 +32,7 @@ from dordis.protocols.parameters import RUN_BYTES
 
 @dataclass(frozen=True)
 class PrivateRanges:
-    """Ranges by column, the columns for which no range was found in the noise, and the cost."""
+    """Ranges by column, the columns for which no range was found in the noise, and the privacy cost."""
 
     table: Table
     """The given description, with the found ranges added."""

@@ -117,8 +117,7 @@ LEVEL = 1e-4
 """The largest probability that any of an audit's three tests of variance rejects correct noise."""
 _TESTS = 3
 LEAST_DIM = 1024
-"""Least number of coordinates of a toy update: enough samples of noise to detect a wrong variance, by a factor of 2,
-almost surely."""
+"""Least number of coordinates of a toy update: enough samples to detect noise that is wrong by a factor of 2."""
 
 
 @dataclass(frozen=True)
@@ -280,7 +279,7 @@ def canary_population(
 
 
 def find_plan(design: RoundPlan) -> Plan:
-    """Return the noise plan of a design; raise InputError if it has none, as without distributed noise."""
+    """Return the noise plan of a design; raise InputError if the clients add no distributed noise."""
     if design.plan is None:
         raise InputError("an audit needs noise that the clients add together")
     return design.plan

@@ -60,7 +60,7 @@ class Dataset:
     keys: Values | None = field(default=None, repr=False)
     shape: tuple[int, ...] = ()
     outputs: int = 0
-    """Number of classes or tokens; 0 means the largest training label plus one."""
+    """Number of classes, tokens or numbers to predict; 0 means the largest training label plus one, or one number."""
     scale: float = 1.0
     target: Target = "classification"
     tokens: int = 0

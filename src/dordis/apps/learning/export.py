@@ -2,8 +2,8 @@
 
 The exported program takes one row of 32-bit numbers for each input, in the order of `preprocessing.json`.  A number is
 passed as it is in the table, an empty cell as NaN, and a text as its index in the public list of categories, or -1 for
-any other text.  The program clips, scales and encodes as in training.  An empty cell that training would refuse or skip
-gives NaN.  The program returns scores of the classes, or numbers in the units of the labels.
+any other text.  The program clips, scales and encodes as in training.  An empty cell of a numeric column that training
+would refuse or skip gives NaN.  The program returns scores of the classes, or numbers in the units of the labels.
 """
 
 import json
@@ -30,7 +30,7 @@ ONNX = ".onnx"
 def export_model(trained: TrainedModel, path: str | Path, example: Any = None) -> Path:
     """Write a trained model as ONNX if the name ends with .onnx, else by torch.export; return the path.
 
-    A model that was not trained on a table needs an `example`: an array of one or more inputs.
+    A torch module that was not trained on a table needs an `example`: an array of one or more inputs.
     """
     torch, where = import_torch(), Path(path)
     if trained.model is None:
@@ -82,7 +82,7 @@ def _example_inputs(model: Model, example: Any) -> Any:
 
 
 def torch_module(model: Model, parameters: Floats) -> Any:
-    """Return a torch module that computes a model's scores; raise InputError for a user's model that is not torch's."""
+    """Return a torch module that computes a model's scores; raise InputError if a user's model is no torch module."""
     torch = import_torch()
 
     def affine(values: Floats, inputs: int, outputs: int) -> Any:

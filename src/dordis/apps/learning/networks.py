@@ -22,7 +22,7 @@ from dordis.errors import InputError, MissingExtra
 from dordis.loading import load_object
 
 GROUPS = 32
-"""Groups of channels that are normalised together, as in Wu and He, "Group Normalization", 2018."""
+"""Number of groups of channels; a group is normalised together, as in Wu and He, "Group Normalization", 2018."""
 _VGG19 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 256, 0, 512, 512, 512, 512, 0, 512, 512, 512, 512, 0)
 """Channels of the convolutions of VGG-19, configuration E of Simonyan and Zisserman; 0 halves the image."""
 
@@ -200,7 +200,7 @@ NUMPY = ("softmax", "linear", "mlp")
 
 
 def make_model(name: str, inputs: Inputs, options: dict[str, Any], seed: int, device: str = "auto") -> Model:
-    """Return the model with this name; a torch.nn.Module is wrapped, and `seed` fixes the initial parameters of it."""
+    """Return the model with this name; a torch.nn.Module is wrapped, and its initial parameters follow from `seed`."""
     if name not in NUMPY and name not in NETWORKS and ":" not in name:
         known = ", ".join((*NUMPY, *NETWORKS))
         raise InputError(f"there is no model '{name}': pass one of {known}, or package.module:name")

@@ -28,7 +28,7 @@ class Settings(Training, frozen=True):
     data: str = DIGITS
     """Name of a data set, or the path of a file or folder."""
     data_dir: str = ""
-    """Folder with the files of a named data set; they are downloaded if it is empty."""
+    """Folder with the files of a named data set; without a folder they are downloaded."""
     client: str | None = None
     """Column that names the client of a row, for a CSV file without `table`."""
     label: str | None = None
@@ -59,13 +59,13 @@ class Settings(Training, frozen=True):
     or a `torch.nn.Module`.
     """
     options: dict[str, Any] = msgspec.field(default_factory=dict)
-    """Arguments of the model."""
+    """Further arguments of the model by name, such as `hidden` of `mlp`."""
     optimiser: Optimiser = FedAvg()
     """Optimiser of the server."""
     average: float = 0.8
     """Weight of earlier models in the moving average, which is evaluated and stored; 0 is no average."""
     weights: SampleWeights | None = None
-    """Weights by which clients with more samples count more."""
+    """Weights of clients by their number of samples; by default all clients count the same."""
     device: str = "auto"
     """Device on which torch computes."""
     tested: int = 0

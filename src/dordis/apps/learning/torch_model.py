@@ -190,7 +190,7 @@ class TorchModel(Model):
     def _views(self, flat: Any) -> dict[str, Any]:
         """Return parts of a flat tensor by parameter name, shaped like the module's parameters.
 
-        Of a matrix with one flat vector for each client every row is divided.
+        `flat` may also have several rows, one for each client.
         """
         ends = accumulate(tensor.numel() for tensor in self._named.values())
         return {

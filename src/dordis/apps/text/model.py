@@ -21,7 +21,7 @@ from dordis.privacy.scaling import Floats
 class Bigrams:
     """A model of the next word: the probability of the word, times the lift of the pair if both words are frequent.
 
-    The products are normalised for each word before.
+    These products are normalised for each preceding word.
     """
 
     words: Floats = field(repr=False)
