@@ -1,12 +1,12 @@
 """Assisted rounds: the server, with a helper and some clients, wants a second or a smaller sum, or false blame.
 
 There are four helpers, of whom one may collude. A second sum that lacks one client reveals the update of that client,
-with its own noise only. False blame is a complaint or a lie for which an honest party is blamed. A helper that is
-restored from an old copy of its store may sign twice: it counts as colluding, and no check refuses that. (A deployed
-helper notices if its state directory is lost, or older than the count beside its key file. Then it erases the keys in
-the directory, and makes no second key for an epoch.) The task of a deployed round is signed by the key of the server's
-certificate: `tests/network/test_tasks.py` shows that a task is refused if it was altered, or made by a stranger or a
-member, and that it is accepted if `check_task_signed` or `check_purpose` is removed.
+protected by the client's own noise only. False blame is a complaint or a lie for which an honest party is blamed. A
+helper that is restored from an old copy of its store may sign two U3: it counts as colluding, and no check refuses
+that. (A deployed helper notices if its state directory is lost, or older than the count beside its key file. Then it
+erases the keys in the directory, and makes no second key for a round.) The task of a deployed round is signed by the
+key of the server's certificate: `tests/network/test_tasks.py` shows that a task is refused if it was altered, or made
+by a stranger or a member, and that it is accepted if `check_task_signed` or `check_purpose` is removed.
 """
 
 import hashlib

@@ -1,4 +1,6 @@
-"""The server delivers a false sum. Nothing proves that a sum is right, but it is bounded, and each chunk has one."""
+"""The server delivers a false sum: nothing proves that a sum is right, but clients check its length and its survivors.
+
+A client accepts one sum for each chunk."""
 
 import numpy as np
 from msgspec.structs import replace

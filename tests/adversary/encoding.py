@@ -1,4 +1,4 @@
-"""Bytes are malformed, ambiguous, too long, or a vector of another shape."""
+"""Messages are malformed, ambiguous or too long, or contain a vector of another shape."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

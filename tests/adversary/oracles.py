@@ -1,4 +1,4 @@
-"""The server chooses a model or a sum so that a client's answer, or its time, depends on the client's data.
+"""The server chooses a model or a sum so that a client's answer, or the time of the answer, depends on its data.
 
 Each attack compares two clients with different data; it succeeds if the server can tell them apart by their answers.
 """

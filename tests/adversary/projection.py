@@ -1,6 +1,6 @@
-"""The server chooses the seed of the signs and the number of buckets so that one client counts for more.
+"""The server chooses the signs and buckets of folding (docs/projection.md) so that one client counts for more.
 
-It gains nothing: the folded update is clipped again, and the bound is enforced on the integers."""
+The server gains nothing: the folded update is clipped again, and the bound is enforced on the integers."""
 
 from collections.abc import Iterator
 from functools import partial

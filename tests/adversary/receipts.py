@@ -1,7 +1,7 @@
 """The operator alters receipts, with all hashes recomputed, before an auditor verifies the run offline.
 
-The auditor has the registry of the federation, and the files of the run.  Then a server shows rewritten receipts to
-clients that kept their own."""
+The auditor has the registry of the federation, and the files of the run.  In the last attacks a server shows rewritten
+receipts to clients that kept their own."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The server shows different clients a different U2, U3, model or parameters."""
+"""The server shows clients different U2 (those that shared secrets), U3 (those that uploaded), models or parameters."""
 
 from functools import partial
 from typing import Any
