@@ -1,7 +1,7 @@
-"""The core without input and output: messages, server workflows, client routines, and the journal of a client.
+"""The core of every protocol, free of I/O: messages, server workflows, client routines, and a client's journal.
 
-A protocol is two machines.  The server is a sequence of steps; each is a generator that yields requests and is sent
-the replies.  The client is a table of the requests that it answers, in order.  Neither waits, reads a clock or uses a
+A protocol is two state machines.  The server is a sequence of steps; each is a generator that yields requests and is
+sent the replies.  The client is a table of the requests that it answers, in order.  Neither waits, reads a clock or uses a
 network: their drivers do.
 """
 
@@ -42,16 +42,16 @@ class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
     role: ClassVar[Role] = Role.CLIENT
     """The role of the parties that answer a request."""
     ahead: ClassVar[bool] = False
-    """Whether a request only asks for work that a later request would do anyway: it need not be delivered."""
+    """Whether a request only asks a client to compute ahead for a later request; it need not be delivered."""
     uploads: ClassVar[bool] = False
-    """Whether the reply holds data of the client; a participation is counted before the reply is sent."""
+    """Whether the reply holds data of the client; if so, a participation is counted before the reply is sent."""
     discloses: ClassVar[bool] = False
-    """Whether the replies open a sum; the ledger is charged before the request is sent."""
+    """Whether the replies let the server unmask a sum; if so, the ledger is charged before the request is sent."""
     bulk: ClassVar[str] = ""
-    """Name of the field that travels beside the frame, such as a vector or a model; empty if there is none."""
+    """Name of the large field, such as a vector or a model, that is sent beside the encoded message; empty if none."""
 
     longest: ClassVar[int | None] = None
-    """Largest frame of this message in bytes; None if that depends on the round."""
+    """Largest encoded size of this message in bytes, without its bulk; None if it depends on the round."""
 
     def __post_init__(self) -> None:
         """Raise ValueError if a map is not sorted by key, in a new or in a decoded message."""
@@ -87,17 +87,18 @@ Replies = Iterable[tuple[ClientId, Message]]
 """An iterator of replies with their senders, so that a server can add up vectors without holding them all."""
 Flow = Generator[Requests, Replies, None]
 Admit = Callable[[ClientId, Message], None]
-"""Check the reply of a client to an open call, and raise if it is refused; an accepted reply may be acknowledged."""
+"""Checks a client's reply to an `OpenCall` and raises to refuse it; once it returns, the reply may be acknowledged."""
 
 
 class OpenCall(Mapping[ClientId, Message]):
     """A request to no client in particular: arriving clients answer it, until there are `most` replies or it is closed.
 
-    The flow passes its check of a reply as `admit`; the engine extends it, so that it also counts participations and
-    stores the reply durably.  After `admit` returned, the exchange acknowledges the reply and yields it to the flow.
-    `arrived` are the clients whose replies are stored already.  `visit` returns, for a client, the server of the steps
-    before the request, such as invitation and training; a client in its output is ready.  An exchange with a clock
-    calls `close` when time is up; after that no reply is admitted, not even by a restarted server.
+    The server's step passes its check of a reply as `admit`; the `RoundEngine` extends this check, so that it also
+    counts participations and stores the reply durably.  Once `admit` has returned, the exchange acknowledges the reply
+    and passes it to the step.  `arrived` are the clients whose replies are stored already.  `visit` returns, for a
+    client, the server of the steps before the request, such as invitation and training; a client in the output of that
+    server may answer the call.  An exchange with a clock calls `close` at the deadline; after that no reply is
+    admitted, not even by a restarted server.
     """
 
     def __init__(
@@ -112,14 +113,14 @@ class OpenCall(Mapping[ClientId, Message]):
         self.request, self.most, self.admit, self.visit = request, most, admit, visit
         self.arrived, self.close = arrived, close
         self.read_again: Callable[[ClientId], Message] = self._forgotten
-        """Returns the stored reply of a client again; set by the engine, which stores replies."""
+        """Returns the stored reply of a client; the `RoundEngine`, which stores replies, sets this function."""
 
     def _forgotten(self, client: ClientId) -> Message:
         raise UnexpectedRequest(f"nobody stored the reply of client {client}: run the call over a RoundEngine")
 
     @property
     def is_full(self) -> bool:
-        """Tell whether no more replies are admitted."""
+        """Tell whether `most` replies have arrived, so that no more are admitted."""
         return len(self.arrived) >= self.most
 
     def __getitem__(self, client: ClientId) -> Message:
@@ -151,7 +152,7 @@ class Resource(Enum):
 
 @dataclass(frozen=True)
 class Step:
-    """A round trip, or a computation of the server alone, and the resource that it keeps busy."""
+    """A step of a server, round trips or a computation of its own, and the resource that the step keeps busy."""
 
     run: Callable[[], Flow | None]
     resource: Resource
@@ -172,7 +173,7 @@ class ProtocolServer(ABC, Generic[Output]):
 
 @dataclass(frozen=True)
 class On(Generic[Request]):
-    """A request that the client answers, and its function; the server may omit an optional request."""
+    """A type of request and the client's function that answers it; the server may omit an optional request."""
 
     request: type[Request]
     respond: Callable[[Request], Message]
@@ -183,20 +184,20 @@ class Party(Protocol):
     """A party that answers requests: a client, a helper, or an attacker in tests."""
 
     def handle(self, request: Message) -> Message:
-        """Answer a request, or raise."""
+        """Return the reply to a request; raise if the request is refused."""
         ...
 
 
 class Journal(Protocol):
     """Stores a client's answers durably before they are sent, and restores the client after a restart.
 
-    `claim` calls `respond` only for a new key, and stores digest, state changes and reply together.  For a known key it
+    `claim` calls `respond` only for a new key, and stores the request's digest, state changes and reply together.  For a known key it
     returns the stored reply if the digest is the same, and raises `UnexpectedRequest` if not.  After `close` every
     claim raises `Aborted`, and the stored content is erased.
     """
 
     def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> bytes:
-        """Return the reply stored under the key; if there is none, `respond` makes it and the changes of the state."""
+        """Return the reply stored under the key; if there is none, the new one that `respond` computes."""
 
     def since(self, claims: int) -> Sequence[bytes]:
         """Return the state changes of all claims after the first `claims`, in order."""
@@ -228,7 +229,7 @@ class MemoryJournal:
         self._closed = False
 
     def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> bytes:
-        """Return the reply stored under the key; if there is none, `respond` makes it and the changes of the state."""
+        """Return the reply stored under the key; if there is none, the new one that `respond` computes."""
         if self._closed:
             raise Aborted("this client has left the round")
         if key not in self._claims:
@@ -245,11 +246,11 @@ class MemoryJournal:
         """Store nothing: no client is restored from the memory of an ended process."""
 
     def events(self, kind: Any) -> Sequence[Any]:
-        """Return nothing."""
+        """Return no events: none are stored."""
         return ()
 
     def release(self) -> None:
-        """Do nothing: no other process has this memory."""
+        """Do nothing: no other process can read this memory."""
 
     def close(self) -> None:
         """Refuse all later requests and forget the stored state."""
@@ -258,15 +259,15 @@ class MemoryJournal:
 
 
 SETUP = -1
-"""The lane of the requests of the set-up; the requests of a chunk have its number as their lane."""
+"""The lane of the set-up; the lane of a chunk is its number.  A lane is a sequence of requests answered in order."""
 
 
 class ClientState(msgspec.Struct):
     """The state of a client between requests: plain data that can be stored, sent and restored.
 
-    `passed` is the number of answered requests, by lane: the set-up and each chunk.  An answer may set fields and
-    entries of maps to new values; it never changes a value in place and never removes an entry.  A journal stores only
-    these changes.
+    `passed` maps each lane, the set-up or a chunk, to the number of its requests that were answered or skipped.  An
+    answer may set fields and entries of maps to new values; it never changes a value in place and never removes an
+    entry.  A journal stores only these changes.
     """
 
     answered: int = 0
@@ -287,7 +288,7 @@ def _contents(state: ClientState) -> dict[str, Any]:
 
 
 def _changes(before: Mapping[str, Any], state: ClientState) -> bytes:
-    """Return the changed fields, and the changed entries of maps, encoded."""
+    """Return, encoded, the fields and the entries of maps in which `state` differs from `before`."""
     changed: dict[str, Any] = {}
     for name, old in before.items():
         new = getattr(state, name)
@@ -310,7 +311,7 @@ def _change(state: ClientState, changes: bytes) -> None:
 
 
 class ProtocolClient(ABC, Generic[State]):
-    """The client of a protocol: a set-up, then the same routine for every chunk; any other request aborts it."""
+    """The client of a protocol: it answers a set-up, then the same requests for every chunk, and aborts at any other."""
 
     def __init__(self, state: State, journal: Journal | None = None) -> None:
         self.state = state
@@ -332,9 +333,9 @@ class ProtocolClient(ABC, Generic[State]):
         """Return the number of chunks of the round."""
 
     def handle(self, request: Message) -> Message:
-        """Return the reply to a request: computed if it is its turn, stored if it was answered before.
+        """Return the reply to a request: a new one if the request is next in order, the stored one if it is repeated.
 
-        Any other request raises, and aborts this client.
+        Any other request raises, and makes this client leave the round.
         """
         answered = False
         try:
@@ -373,7 +374,7 @@ class ProtocolClient(ABC, Generic[State]):
         return fresh[0] if fresh else msgspec.msgpack.decode(reply, type=reply_to(request))
 
     def _locate(self, request: Message) -> tuple[int, int]:
-        """Return the lane of a request and its index there; raise UnexpectedRequest if it has none."""
+        """Return the lane of a request and its index in that lane; raise UnexpectedRequest if it is in no lane."""
         kinds = [entry.request for entry in self.setup]
         if type(request) in kinds:
             return SETUP, kinds.index(type(request))

@@ -19,7 +19,7 @@ def run(server: ProtocolServer[Output], exchange: Exchange) -> Output:
 
 
 def advance(steps: Iterable[Step], exchange: Exchange) -> None:
-    """Run steps one after the other."""
+    """Run steps one after the other; `exchange` carries their requests and replies."""
     for step in steps:
         flow = step.run()
         requests = begin(flow)
@@ -28,14 +28,14 @@ def advance(steps: Iterable[Step], exchange: Exchange) -> None:
 
 
 def begin(flow: Flow | None) -> Requests | None:
-    """Return the first requests of a flow, or None if it has none."""
+    """Return the first requests of a flow, the generator of a step; None if it has none."""
     return None if flow is None else next(flow, None)
 
 
 def resume(flow: Flow, replies: Replies) -> Requests | None:
     """Send the replies to the flow; return its next requests, or None at its end.
 
-    Replies may be computed on demand.  Replies that the flow does not take are computed too, so that every client gets
+    Replies may be computed on demand.  Replies that the flow leaves unread are computed too, so that every client gets
     its request.
     """
     try:

@@ -18,13 +18,13 @@ LIMIT = 64 << 20
 """Largest frame from a peer in bytes, unless the receiver sets a lower limit."""
 
 Bulk = bytes | bytearray | memoryview
-"""The bytes beside a frame.  Their memory may be reused for the next message that is received."""
+"""The bytes beside a frame.  A receiver may reuse their memory for the next message: copy what must last longer."""
 
 Kind = TypeVar("Kind", bound=Message)
 
 _PREFIX = bytes([VERSION])
 _LONG_MAP = b"\xde"
-"""The first byte of a map of more than 15 entries; the next two bytes are their number."""
+"""The first byte of a MessagePack map with more than 15 entries; the next two bytes are the number of entries."""
 
 
 def encode(message: Message) -> bytes:
@@ -66,7 +66,7 @@ def decode(data: bytes, kind: type[Kind], limit: int = LIMIT, bulk: Bulk = b"") 
 
 
 def kind_of(data: bytes, kind: type[Kind]) -> type[Kind]:
-    """Return the kind of a frame among the expected ones, from its first bytes; raise MalformedMessage otherwise."""
+    """Return the message class of a frame, from its first bytes; raise MalformedMessage if it is not in `kind`."""
     start = len(_PREFIX) + (3 if data[1:2] == _LONG_MAP else 1)
     for head, choice in _heads(kind):
         if data.startswith(head, start):
@@ -86,13 +86,13 @@ def check_size(data: bytes, limit: int) -> None:
 
 
 def check_version(data: bytes) -> None:
-    """Raise MalformedMessage unless a frame has this protocol version."""
+    """Raise MalformedMessage unless a frame begins with `VERSION`."""
     if data[:1] != _PREFIX:
         raise MalformedMessage(f"this is not a message of protocol version {VERSION}")
 
 
 def check_canonical(message: Message, data: bytes) -> None:
-    """Raise MalformedMessage unless a frame is canonical: no repeated keys, numbers as short as possible, no bulk."""
+    """Raise MalformedMessage unless a frame is canonical: keys once, numbers as short as possible, bulk field empty."""
     if encode(message) != data:
         raise MalformedMessage("this message is not in its canonical encoding")
 
@@ -104,6 +104,6 @@ def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
 
 @cache
 def _heads(kind: Any) -> tuple[tuple[bytes, Any], ...]:
-    """Return the kinds of a union, each with the bytes by which its frames are recognised: the encoded name."""
+    """Return each class of a union, with the bytes by which its frames are recognised: the encoded class name."""
     choices = get_args(kind) or (kind,)
     return tuple((ENCODER.encode("type") + ENCODER.encode(choice.__struct_config__.tag), choice) for choice in choices)

@@ -1,7 +1,7 @@
 """Pipelined execution of a round: the set-up, then all chunks; a stage starts as soon as its predecessors have ended.
 
-With one chunk there is no pipeline.  The caller decides where the server computes: in threads beside the clients, or on
-a virtual clock.
+With one chunk nothing overlaps.  The caller's `compute` runs the computations of the server: in threads, or, to
+simulate a deployment, on a virtual clock.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from dordis.protocol_driver import AsyncExchange, Exchange, begin, resume
 
 Result = TypeVar("Result")
 Compute = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Calls a function where the server computes, and returns its result."""
+"""Runs a computation of the server, for example in a thread, and returns its result."""
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -50,13 +50,13 @@ class Timeline(msgspec.Struct, frozen=True):
 
     @property
     def resources(self) -> tuple[Resource, ...]:
-        """Return the resource of every stage of a chunk."""
+        """Return the resource of each stage, in order; all chunks have the same stages."""
         resources = {span.stage: span.resource for span in self.spans if span.chunk != SETUP}
         return tuple(resources[s] for s in sorted(resources))
 
     @property
     def steps(self) -> tuple[tuple[str, ...], ...]:
-        """Return the names of the steps of every stage of a chunk."""
+        """Return the names of the steps in each stage, in order; all chunks have the same stages."""
         names: dict[int, dict[str, None]] = {}
         for span in self.spans:
             if span.chunk != SETUP:
@@ -65,7 +65,7 @@ class Timeline(msgspec.Struct, frozen=True):
 
     @property
     def stage_seconds(self) -> tuple[tuple[float, ...], ...]:
-        """Return the seconds of every stage for every chunk, for `Profile.observe`."""
+        """Return the seconds that each chunk took in each stage, by stage, then by chunk, for `Profile.observe`."""
         steps: dict[tuple[int, int], list[Span]] = {}
         for span in self.spans:
             if span.chunk != SETUP:
@@ -75,12 +75,12 @@ class Timeline(msgspec.Struct, frozen=True):
 
 
 def execute(setup: Iterable[Step], chunks: Sequence[Iterable[Step]], exchange: Exchange) -> Timeline:
-    """Run a round with clients in this process; clients and server compute in threads."""
+    """Run a round with clients in this process, where clients and server compute in threads; return its timeline."""
     return asyncio.run(execute_async(setup, chunks, serialise_exchange(exchange)))
 
 
 def run_in_thread(work: Callable[[], Result]) -> "asyncio.Future[Result]":
-    """Compute in a thread and return a future; a cancelled task would not end the thread."""
+    """Run `work` in a thread and return a future of its result; cancelling the future does not stop the thread."""
     return asyncio.get_running_loop().run_in_executor(None, work)
 
 
@@ -116,7 +116,7 @@ async def execute_async(
 
 
 class _Conductor:
-    """Runs stages and records their spans; after a cancellation no further request is made."""
+    """Runs stages and records start and end of their steps; after a cancellation it makes no further request."""
 
     def __init__(self, exchange: AsyncExchange, compute: Compute) -> None:
         self._exchange, self._compute = exchange, compute
@@ -134,7 +134,7 @@ class _Conductor:
             self.spans.append(Span(chunk, s, step_name(step), step.resource, start, end))
 
     async def _run(self, step: Step) -> None:
-        """Run one step, with the server's part by `compute` and requests by the exchange."""
+        """Run one step: `compute` runs the server's computations, and the exchange carries its requests."""
         flow = await self._compute_result(step.run)
         if flow is None:
             return
@@ -147,7 +147,7 @@ class _Conductor:
             flow.close()
 
     async def _compute_result(self, work: Callable[[], Result]) -> Result:
-        """Return the result of `work`; if cancelled, first wait for its end: a running flow must not be closed."""
+        """Return the result of `work`; if cancelled, first wait until `work` ends: a running flow must not be closed."""
         task: asyncio.Future[Result] = asyncio.ensure_future(self._compute(work))
         try:
             await asyncio.wait([task])
@@ -163,7 +163,7 @@ class _Conductor:
             yield reply
             if self._stopped.is_set():
                 raise _Stopped
-        if self._stopped.is_set():  # missing replies are not dropouts
+        if self._stopped.is_set():  # replies missing after a stop are not dropouts
             raise _Stopped
 
 
@@ -220,7 +220,7 @@ async def execute_in_lockstep(
     exchange: AsyncExchange,
     compute: Compute = run_in_thread,
 ) -> Timeline:
-    """Run the set-up, then each step for all chunks together; return the timeline, with one span for all chunks.
+    """Run the set-up, then each step for all chunks together; the returned timeline has one span for each step.
 
     The exchange is called for all chunks before the first reply is needed, so that it can send one message for all.
     """

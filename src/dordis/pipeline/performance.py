@@ -1,9 +1,9 @@
-"""A model of stage times, and the number of chunks of the next round, fitted to earlier rounds (section 4.2).
+"""A model of stage times, fitted to earlier rounds, and the choice of the number of chunks (paper, section 4.2).
 
-A stage takes tau_s = b1 d/m + b2 m + b3 seconds (paper, equation 3).  Stragglers have little influence: the fit uses
-the median of the timings at the same (d, m), and minimises absolute deviations.  A run tries 1, 2, 4, 8... chunks
-first, then plans the number from the timings.  From time to time it tries another number again, in case a straggler
-slowed its first try down.
+With d coordinates in m chunks, a stage s takes tau_s = b1 d/m + b2 m + b3 seconds for each chunk (paper, equation 3).
+Stragglers have little influence: the fit uses the median of the timings at the same (d, m), and minimises absolute
+deviations.  A run tries 1, 2, 4, 8... chunks first, then plans the number from the timings.  From time to time it tries
+another number again, in case a straggler slowed down the first round with that number.
 """
 
 import math
@@ -22,15 +22,15 @@ from dordis.protocol import Resource
 Matrix = npt.NDArray[np.float64]
 
 KEPT = 32
-"""Number of latest timings that a profile keeps of each stage at each (d, m)."""
+"""Number of latest timings that a profile keeps of each stage, for each pair (d, m) of coordinates and chunks."""
 POINTS = 64
-"""Number of different (d, m) that a profile keeps: those observed last."""
+"""Number of different pairs (d, m) of coordinates and chunks that a profile keeps: those observed last."""
 PASSES = 50
-"""Passes of re-weighting: from least squares to least absolute deviations."""
+"""Iterations of re-weighted least squares, by which the fit approaches least absolute deviations."""
 EXACT = 1e-6
-"""Relative deviations below this one count as 0."""
+"""Least relative deviation in the fit, and least duration relative to the longest; smaller ones are raised to it."""
 INSTANT = 1e-9
-"""Durations below this many seconds count as equal."""
+"""Least duration in seconds in the fit: the deviations of shorter ones are taken relative to it."""
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class StageModel(msgspec.Struct, frozen=True):
     error: float = 0.0
 
     def seconds(self, dim: int, m: int) -> float:
-        """Return tau(d, m) in seconds.
+        """Return the modelled seconds of the stage for one chunk, with `dim` coordinates in m chunks.
 
         >>> StageModel(partition=1e-6, intervention=0.01, constant=0.5).seconds(dim=1_000_000, m=4)
         0.79
@@ -62,14 +62,14 @@ class StageModel(msgspec.Struct, frozen=True):
 
 
 class SetupModel(msgspec.Struct, frozen=True):
-    """The seconds of the set-up, a + b m: it makes keys and shares for every chunk."""
+    """The seconds of the set-up, which makes keys and shares for each of m chunks: `constant` + `per_chunk` m."""
 
     constant: float
     per_chunk: float
     error: float = 0.0
 
     def seconds(self, m: int) -> float:
-        """Return a + b m."""
+        """Return the modelled seconds of the set-up with m chunks."""
         return self.constant + self.per_chunk * m
 
 
@@ -80,12 +80,12 @@ class PerformanceModel(msgspec.Struct, frozen=True):
     stages: tuple[StageModel, ...]
 
     def stage_seconds(self, dim: int, m: int) -> tuple[float, ...]:
-        """Return the seconds of every stage for one of m chunks of a vector of d coordinates."""
+        """Return the modelled seconds of every stage for one chunk, with `dim` coordinates in m chunks."""
         return tuple(stage.seconds(dim, m) for stage in self.stages)
 
     @property
     def error(self) -> float:
-        """Return the relative error of the worst fit."""
+        """Return the largest `error` among the fits of the set-up and of the stages."""
         return max([self.setup.error, *(stage.error for stage in self.stages)])
 
 
@@ -96,7 +96,7 @@ class Profile(msgspec.Struct, frozen=True):
     stages: tuple[tuple[Sample, ...], ...] = ()
 
     def observe(self, dim: int, setup: float, stages: Sequence[Sequence[float]]) -> "Profile":
-        """Return the profile with one more round: the seconds of its set-up, and of every stage for every chunk."""
+        """Return the profile with the timings of one more round: seconds of the set-up, and of each stage by chunk."""
         known = self.stages or ((),) * len(stages)
         if len(known) != len(stages) or len({len(chunks) for chunks in stages}) != 1 or not stages[0]:
             raise InputError(f"a round of this profile has {len(known)} stages, each timed for the same chunks")
@@ -110,12 +110,12 @@ class Profile(msgspec.Struct, frozen=True):
         )
 
     def fit(self) -> PerformanceModel:
-        """Return the fitted model; raise `InputError` if there are too few different (d, m) for its terms."""
+        """Return the model fitted to the timings; raise `InputError` if they have too few different (d, m)."""
         return PerformanceModel(fit_setup(self.setup), tuple(fit_stage(samples) for samples in self.stages))
 
 
 def keep_latest(samples: Sequence[Sample]) -> tuple[Sample, ...]:
-    """Return the latest `KEPT` samples of each of the latest `POINTS` different (d, m)."""
+    """Return the latest `KEPT` samples of each of the latest `POINTS` pairs (d, m) of coordinates and chunks."""
     kept: list[Sample] = []
     counts: dict[tuple[int, int], int] = {}
     for sample in reversed(samples):
@@ -140,7 +140,7 @@ def fit_stage(samples: Iterable[Sample]) -> StageModel:
 
 
 def fit_setup(samples: Iterable[Sample]) -> SetupModel:
-    """Return the fitted model of the set-up, whose time does not depend on d."""
+    """Return the fitted model of the set-up, whose time does not depend on the number of coordinates."""
     points = median_seconds(samples)
     terms = np.array([(1.0, m) for _, m in points], dtype=np.float64).reshape(-1, 2)
     (a, b), error = _fit(terms, list(points.values()))
@@ -148,7 +148,7 @@ def fit_setup(samples: Iterable[Sample]) -> SetupModel:
 
 
 def median_seconds(samples: Iterable[Sample]) -> dict[tuple[int, int], float]:
-    """Return the median seconds at each (d, m)."""
+    """Return the median seconds of the samples, by pair (d, m) of coordinates and chunks."""
     points: dict[tuple[int, int], list[float]] = {}
     for sample in samples:
         points.setdefault((sample.dim, sample.chunks), []).append(sample.seconds)
@@ -178,19 +178,19 @@ def _fit(terms: Matrix, seconds: Sequence[float]) -> tuple[list[float], float]:
 
 
 WARMING = 1
-"""Rounds that are ignored at first: they build tables and compile kernels."""
+"""Number of first rounds whose timings are ignored, because they also build tables and compile kernels."""
 RUNGS = 3
-"""Least number of different chunk counts to try: as many as the model has terms."""
+"""Least number of different chunk counts to try: as many as the model of a stage has coefficients."""
 CONFIDENT = 3
-"""Rounds with a number of chunks after which its measured time replaces the predicted one."""
+"""Number of rounds with the same chunk count after which their measured time replaces the predicted one."""
 AGAIN = 8
 """Interval, in rounds, at which another number of chunks is tried again."""
 WORTH = 1.25
 """A number of chunks whose expected time is longer than the best by more than this factor is not tried again.
 
-After a first try that a straggler slowed down, the expected time is the prediction from other numbers of chunks."""
+For the first tries the expected time is the model's prediction, so that one straggler does not rule a number out."""
 EQUAL = 1.03
-"""Times within this factor count as equal; then fewer chunks are better, because each needs keys and memory."""
+"""Times within this factor count as equal; then fewer chunks are better, because each chunk needs keys and memory."""
 
 
 class AutoChunks(msgspec.Struct, frozen=True):
@@ -225,7 +225,7 @@ class AutoChunks(msgspec.Struct, frozen=True):
         return min(m for m, seconds in expected.items() if seconds <= EQUAL * best)
 
     def observe(self, dim: int, timeline: Timeline) -> "AutoChunks":
-        """Return the timings with those of one more round, which must have completed."""
+        """Return these timings with those of one more round, which must have completed."""
         if not timeline.resources:
             return self
         if self.resources and timeline.resources != self.resources:
@@ -242,7 +242,7 @@ class AutoChunks(msgspec.Struct, frozen=True):
         )
 
     def expected_seconds(self, dim: int, blocks: int) -> dict[int, float]:
-        """Return the expected seconds of a round by number of chunks, if there is a prediction or a measurement.
+        """Return the expected seconds of a round, for each number of chunks that was measured or can be predicted.
 
         Predictions are scaled to the measurements, because schedules omit the time between stages.
         """
@@ -273,7 +273,7 @@ class AutoChunks(msgspec.Struct, frozen=True):
         return {m: tried.count(m) for m in tried}
 
     def _find_untried(self, dim: int, rungs: Sequence[int]) -> int | None:
-        """Return the next untried number of chunks; None if trying more chunks no longer helps.
+        """Return the next untried number of chunks; None if all are tried, or the last try was not the fastest.
 
         The first `RUNGS` numbers are always tried, later ones while more chunks are faster.
         """
@@ -293,7 +293,7 @@ def most_chunks(blocks: int) -> int:
 
 
 def list_trial_chunks(blocks: int) -> tuple[int, ...]:
-    """Return the numbers of chunks to try: powers of two, and the largest possible one if those are too few.
+    """Return the numbers of chunks to try: powers of two, and the largest possible one if those are fewer than `RUNGS`.
 
     >>> list_trial_chunks(16), list_trial_chunks(3), list_trial_chunks(1)
     ((1, 2, 4, 8, 16), (1, 2, 3), (1,))

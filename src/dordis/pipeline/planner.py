@@ -1,4 +1,4 @@
-"""The planner: it schedules each number of chunks under the paper's constraints, and chooses the best (appendix C)."""
+"""The planner: it schedules a round for each number of chunks, and chooses the fastest (paper, appendix C)."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,7 +9,7 @@ from dordis.pipeline.stages import predecessors
 from dordis.protocol import Resource
 
 MOST_CHUNKS = 20
-"""The paper's range: m in [20]."""
+"""Largest number of chunks that is considered, as in the paper."""
 ROUNDING = 1e-9
 """Completion times with a smaller relative difference count as equal."""
 
@@ -57,7 +57,7 @@ class PipelinePlan(msgspec.Struct, frozen=True):
 
     chunks: int
     completions: dict[int, float]
-    """Seconds that the round takes, by number of chunks."""
+    """Scheduled seconds of the whole round, by number of chunks."""
     schedule: Schedule
     utilisation: dict[Resource, float]
     critical: dict[Resource, float]
@@ -67,7 +67,7 @@ class PipelinePlan(msgspec.Struct, frozen=True):
 
     @property
     def speedup(self) -> float:
-        """Return how much faster the round is than with the fewest chunks that were considered."""
+        """Return the round's time with the fewest chunks considered, divided by its time with the chosen number."""
         base = self.completions[min(self.completions)]
         return base / self.schedule.completion if self.schedule.completion else 1.0
 
@@ -121,7 +121,7 @@ def plan_chunks(
 
 
 def schedule_stages(resources: Sequence[Resource], seconds: Sequence[float], m: int, setup: float = 0.0) -> Schedule:
-    """Return the schedule in which every stage of m chunks starts as soon as the constraints allow.
+    """Return the schedule in which every stage of m chunks starts as soon as its predecessors have ended.
 
     >>> schedule_stages([Resource.CLIENT, Resource.SERVER], seconds=(2.0, 3.0), m=2).completion
     8.0
