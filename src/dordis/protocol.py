@@ -1,8 +1,8 @@
 """The core of every protocol, free of I/O: messages, server workflows, client routines, and a client's journal.
 
 A protocol is two state machines.  The server is a sequence of steps; each is a generator that yields requests and is
-sent the replies.  The client is a table of the requests that it answers, in order.  Neither waits, reads a clock or uses a
-network: their drivers do.
+sent the replies.  The client is a table of the requests that it answers, in order.  Neither waits, reads a clock or
+uses a network: their drivers do.
 """
 
 import hashlib
@@ -191,9 +191,9 @@ class Party(Protocol):
 class Journal(Protocol):
     """Stores a client's answers durably before they are sent, and restores the client after a restart.
 
-    `claim` calls `respond` only for a new key, and stores the request's digest, state changes and reply together.  For a known key it
-    returns the stored reply if the digest is the same, and raises `UnexpectedRequest` if not.  After `close` every
-    claim raises `Aborted`, and the stored content is erased.
+    `claim` calls `respond` only for a new key, and stores the request's digest, state changes and reply together.  For
+    a known key it returns the stored reply if the digest is the same, and raises `UnexpectedRequest` if not.  After
+    `close` every claim raises `Aborted`, and the stored content is erased.
     """
 
     def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> bytes:
@@ -311,7 +311,7 @@ def _change(state: ClientState, changes: bytes) -> None:
 
 
 class ProtocolClient(ABC, Generic[State]):
-    """The client of a protocol: it answers a set-up, then the same requests for every chunk, and aborts at any other."""
+    """The client of a protocol: it answers a set-up, then the same requests for every chunk; others abort it."""
 
     def __init__(self, state: State, journal: Journal | None = None) -> None:
         self.state = state

@@ -147,7 +147,7 @@ class _Conductor:
             flow.close()
 
     async def _compute_result(self, work: Callable[[], Result]) -> Result:
-        """Return the result of `work`; if cancelled, first wait until `work` ends: a running flow must not be closed."""
+        """Return the result of `work`; if cancelled, wait for the end of `work`: a running flow must not be closed."""
         task: asyncio.Future[Result] = asyncio.ensure_future(self._compute(work))
         try:
             await asyncio.wait([task])

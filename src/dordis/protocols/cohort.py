@@ -29,10 +29,11 @@ from dordis.protocols.summing import Opening, Roster, SummingState
 
 
 class CohortParameters(Parameters, frozen=True, dict=True, kw_only=True):
-    """The parameters of a round with a fixed list of clients, U: `members`, as little-endian words of eight bytes.
+    """The parameters of a round with a fixed list of clients, U: `members` are ids, little-endian words of eight bytes.
 
-    `quorum` is q, the least number of clients at any stage; `threshold` is the number of shares that rebuild a secret,
-    t, or t_k on a sparse graph.  On the complete graph, which has `degree` 0, quorum and threshold are the same.
+    `quorum` is q, the least number of clients that must answer each stage; `threshold` is the number of shares that
+    rebuild a secret, t, or t_k on a sparse graph.  On the complete graph, which has `degree` 0, quorum and threshold
+    are the same.
     """
 
     members: bytes
@@ -42,7 +43,7 @@ class CohortParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
     @cached_property
     def clients(self) -> tuple[ClientId, ...]:
-        """Return U, sorted."""
+        """Return U, the clients of the round, sorted by id."""
         return tuple(ClientId(i) for i in unpack_words(self.members))
 
     @cached_property
@@ -52,12 +53,12 @@ class CohortParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
     @property
     def cohort(self) -> int:
-        """Return |U|."""
+        """Return the number of clients in U."""
         return len(self.clients)
 
     @property
     def quorum_fraction(self) -> Fraction:
-        """Return q / n."""
+        """Return the quorum as a fraction of the number of clients in U."""
         return Fraction(self.quorum, len(self.clients))
 
     @property
@@ -76,12 +77,12 @@ class CohortParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
     @property
     def colluders_around(self) -> int:
-        """Return how many colluders at most share secrets with an honest client: T_C, or c_k if that is less."""
+        """Return the most colluders that share secrets with an honest client: T_C, or fewer on a sparse graph."""
         n, T_C, k = len(self.clients), self.colluders, self.degree
         return min(T_C, colluding_neighbours(n, T_C, self.mode, k)) if k else T_C
 
     def point(self, client: ClientId) -> int:
-        """Return the client's evaluation point for secret sharing."""
+        """Return the point at which the polynomials of secret sharing are evaluated for a client's shares."""
         return 1 + self.rank[client]
 
     def pack(self, members: Iterable[ClientId]) -> bytes:
@@ -109,13 +110,13 @@ class CohortParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
 
 class CohortOpening(Opening, frozen=True):
-    """The first request of a protocol with a fixed U."""
+    """The first request of a protocol with a fixed list of clients, U."""
 
     parameters: CohortParameters
 
 
 class CohortState(SummingState):
-    """The state of a client of a protocol with a fixed U."""
+    """The state of a client of a protocol with a fixed list of clients, U."""
 
     parameters: CohortParameters | None = None
 
@@ -123,7 +124,7 @@ class CohortState(SummingState):
 
 
 def agree_with_cohort(common: Parameters, roster: Roster) -> CohortParameters:
-    """Return parameters from their common part, U, its quorum and the graph, unchecked."""
+    """Return unchecked parameters: the common part, U and quorum of the roster, and the least graph if it is sparse."""
     n, T, T_C = len(roster.clients), common.tolerance, common.colluders
     solved = sparse_graph.solve(n, T, T_C, common.mode) if roster.sparse else None
     return extend(
@@ -146,7 +147,7 @@ def agree_on(
     law: NoiseLaw = SKELLAM,
     **common: Any,
 ) -> CohortParameters:
-    """Return the checked parameters of a round with a fixed U; `common` are the arguments of `common_part`.
+    """Return the checked parameters of a round with a fixed list U; `common` are arguments of `common_part`.
 
     The default tolerance is that of `xnoise_components.default_tolerance`.
     """
@@ -175,7 +176,7 @@ def check_members(parameters: CohortParameters) -> None:
 
 
 def check_thresholds(parameters: CohortParameters) -> None:
-    """Raise ParametersRefused if q (t on the complete graph), T and T_C do not fit together."""
+    """Raise ParametersRefused if quorum q, dropout tolerance T, colluders T_C and graph do not fit together."""
     n, q, T, T_C = len(parameters.clients), parameters.quorum, parameters.tolerance, parameters.colluders
     if not 1 <= q <= n:
         raise ParametersRefused(f"the quorum {q} must lie in 1..{n}")
@@ -190,7 +191,7 @@ def check_thresholds(parameters: CohortParameters) -> None:
 
 
 def check_majority(parameters: CohortParameters) -> None:
-    """Raise ParametersRefused unless 2q > n + T_C in the malicious mode: any two quorums share an honest client."""
+    """In the malicious mode, raise ParametersRefused unless 2q > n + T_C: two quorums then share an honest client."""
     n, q, T_C = len(parameters.clients), parameters.quorum, parameters.colluders
     if parameters.is_malicious and 2 * q <= n + T_C:
         raise ParametersRefused(f"against a malicious server the quorum must exceed (n + T_C) / 2, not be {q}")
@@ -211,7 +212,7 @@ def check_graph(parameters: CohortParameters) -> None:
 def check_unpredictable(parameters: CohortParameters) -> None:
     """Raise ParametersRefused if a sparse graph has no beacon.
 
-    A server that could choose the circle would surround a client with colluders.
+    The beacon fixes the circle of clients; a server that chose the circle could surround a client with colluders.
     """
     if len(parameters.beacon) < sparse_graph.BEACON_BYTES:
         raise ParametersRefused(f"a sparse graph needs a beacon of {sparse_graph.BEACON_BYTES} bytes")

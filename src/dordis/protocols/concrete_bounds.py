@@ -9,33 +9,33 @@ OPERATIONS = 64
 
 @dataclass(frozen=True)
 class RoundSize:
-    """The size of a round: n, k (0: the complete graph), m, coordinates, and noise components."""
+    """The size of a round: clients, degree of the graph (0: complete), chunks, coordinates, noise components."""
 
     clients: int
     degree: int = 0
     chunks: int = 1
     coordinates: int = 10**6
     components: int = 2
-    """Noise components of a client in a chunk: 2 with `single`, T + 1 with `exact`."""
+    """Noise components of a client in a chunk: 2 with the scheme `single`, dropout tolerance + 1 with `exact`."""
 
     @property
     def pairs(self) -> float:
-        """Return the number of pairs of neighbours."""
+        """Return the number of pairs of clients that are neighbours in the graph."""
         return self.clients * (self.degree or self.clients - 1) / 2
 
     @property
     def keystreams(self) -> float:
-        """Return M, the keystreams of a round: for each chunk one a pair, one a self-mask, three a noise component."""
+        """Return the number of keystreams: in each chunk one per pair, one per self-mask, three per noise component."""
         return self.chunks * (self.pairs + self.clients * (1 + 3 * self.components))
 
     @property
     def blocks(self) -> float:
-        """Return L, the 16-byte blocks of a keystream, which has four bytes a coordinate."""
+        """Return the number of 16-byte blocks in a keystream, which has four bytes for each coordinate of a chunk."""
         return max(1.0, 4 * self.coordinates / self.chunks / 16)
 
 
 def concrete_bounds(size: RoundSize, operations: int = OPERATIONS) -> dict[str, float]:
-    """Return log2 of the probability bound of each attack in the table, for one round."""
+    """Return, for each attack in the table, log2 of the bound on the probability that it succeeds in one round."""
     q, n, m, pairs = operations, size.clients, size.chunks, max(1.0, size.pairs)
     keys = math.log2(size.keystreams)
     return {

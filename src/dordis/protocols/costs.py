@@ -1,7 +1,7 @@
 """The privacy cost of a round to each client, as a function of the hashed parameters: server and clients agree on it.
 
 The cost is a theta^2 (`dordis.privacy.gdp`), the sum over the releases of the round: the update, and further releases
-such as a clipping bit.  A release is charged at the least noise that its chunks can have with any U3 of |D| <= T.
+such as a clipping bit.  A release is charged at the least noise that its chunks can have if at most T clients drop out.
 Neighbouring inputs replace a client's update, and its values of all further releases, by zero.
 """
 
@@ -22,7 +22,7 @@ from dordis.protocols.parameters import Parameters
 
 
 class RoundCost(NamedTuple):
-    """The theta^2 of a round, infinite if none is proved, and the total variation distance of its noise from its law.
+    """The theta^2 of a round, infinite if none is proved, and the total variation distance of drawn noise from its law.
 
     `failure` is the probability that the graph or the random selection of the round fails; it is taken off delta.
     """
@@ -31,7 +31,7 @@ class RoundCost(NamedTuple):
     distance: float
     failure: float = 0.0
     sampled: tuple[int, int] | None = None
-    """p 2^32 and A, if records are the unit and the round is one of A events; else None."""
+    """The sampling probability of a record times 2^32, and the planned events, if records are the unit; else None."""
 
     def plus(self, other: "RoundCost") -> "RoundCost":
         """Return the cost of this round and the other together."""
@@ -48,7 +48,7 @@ NEVER = Fraction(0)
 def round_cost(
     parameters: Parameters, kind: type[Mechanism] | None = None, draw_failure: Fraction = NEVER
 ) -> RoundCost:
-    """Return the cost of a round to each client, with any dropout; `kind` is the class of a third party's mechanism.
+    """Return the cost of a round to each client, for any tolerated dropouts; `kind` is a third party's mechanism class.
 
     `draw_failure` is the probability that a random selection has more than T_C colluders; 0 if clients are not drawn.
     """
@@ -74,7 +74,7 @@ def graph_failure(parameters: Parameters) -> Fraction:
 
 
 def _sums(parameters: Parameters) -> list[tuple[Sensitivity, Fraction]]:
-    """Return for each release its sensitivity, and the least variance that the protocol leaves in its chunks."""
+    """Return for each release its sensitivity, and the least noise variance that the protocol leaves in its chunks."""
     return [(changed, protocol_variance(parameters, chunks)) for changed, chunks in releases_of(parameters)]
 
 
@@ -83,7 +83,7 @@ def _skellam(changed: Sensitivity, variance: Fraction) -> Event:
 
 
 def noise_ratios(parameters: Parameters) -> list[Fraction]:
-    """Return for every release the least variance left, with any dropout, divided by the squared sensitivity.
+    """Return for each release its least noise variance, for any tolerated dropouts, divided by its squared sensitivity.
 
     The ratio is 0 if the sensitivity is not bounded.
     """
@@ -94,17 +94,17 @@ def noise_ratios(parameters: Parameters) -> list[Fraction]:
 
 
 def least_variance(parameters: Parameters, chunks: Sequence[int]) -> Fraction:
-    """Return the least variance of the noise in `chunks`: the protocol's and the mechanism's own."""
+    """Return the least noise variance in `chunks`: of the noise of the protocol and of the mechanism itself."""
     return protocol_variance(parameters, chunks) + mechanism_variance(parameters)
 
 
 def protocol_variance(parameters: Parameters, chunks: Sequence[int]) -> Fraction:
-    """Return the least variance that the protocol's noise leaves in `chunks`."""
+    """Return the least variance of the protocol's noise in `chunks`, for any tolerated dropouts."""
     return min(plan.reserved_variance() for plan in {parameters.plans[chunk] for chunk in chunks})
 
 
 def mechanism_variance(parameters: Parameters) -> Fraction:
-    """Return the least variance of the noise that a built-in mechanism has clients add; 0 with further releases."""
+    """Return the least variance of noise that clients add by a built-in mechanism; 0 if there are further releases."""
     written = parameters.encoding
     if not written.noise or written.further_releases or written.mechanism not in TABLE:
         return Fraction(0)

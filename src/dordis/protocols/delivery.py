@@ -45,9 +45,9 @@ class Store(Message, frozen=True):
 
 
 class DeliveryServer(ProtocolServer[tuple[ClientId, ...]]):
-    """The last two steps of a chunk; the output is the clients that stored it.
+    """The last two steps of a chunk: its sum is sent to clients and stored by them; the output is these clients.
 
-    `summed` and `receivers` are called after the steps before have run.
+    `summed` returns the sum and `receivers` the clients to send it to; both are called when the earlier steps have run.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class DeliveryServer(ProtocolServer[tuple[ClientId, ...]]):
         self.received = tuple(collect(receivers, Received, replies, self._checked))
 
     def publish(self) -> Dispatch:
-        """Return the message with the sum, for clients that wait for it or ask for it later."""
+        """Return the message with the sum of the chunk, for receivers and for clients that ask for the sum later."""
         summed = self._summed()
         vector = self._private.encode_delivered(self.chunk, summed.total)
         return Dispatch(self.chunk, len(summed.survivors), vector)
@@ -159,7 +159,7 @@ class DeliveryClient(ProtocolClient[ClientState]):
 
 
 def check_counted(survivors: int, parameters: Parameters) -> None:
-    """Raise ProtocolError unless a sum is over n_min to n_max clients: a smaller number would give too large a mean."""
+    """Raise ProtocolError unless a sum is over n_min to n_max clients: with fewer, the mean would be too large."""
     least, most = parameters.n_min, parameters.n_max
     if not least <= survivors <= most:
         raise ProtocolError(f"a sum of this round is over {least} to {most} clients, not {survivors}")

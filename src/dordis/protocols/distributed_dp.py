@@ -36,7 +36,7 @@ def encoding_of(
     further: Sequence[FurtherRelease] = (),
     records: RecordEncoding | UnsetType = UNSET,
 ) -> Encoding:
-    """Return the `Encoding` of a mechanism and of a round's further releases, for the parameters."""
+    """Return the `Encoding` that a round's parameters state, from its mechanism and its further releases."""
     others = tuple(release for release in further if release.name != CLIPPING_BIT)
     return Encoding(
         mechanism=mechanism.name,
@@ -54,7 +54,7 @@ def encoding_of(
 
 
 def projection_of(mechanism: Mechanism) -> Projection | UnsetType:
-    """Return the `Projection` of a mechanism, for the parameters; UNSET if it does not fold updates."""
+    """Return the `Projection` that a round's parameters state; UNSET if the mechanism does not fold updates."""
     grid = mechanism.grid
     return Projection(grid.dim, grid.buckets, mechanism.rounding, mechanism.delivered_bits) if grid.buckets else UNSET
 
@@ -70,7 +70,8 @@ def releases_of(parameters: Parameters) -> list[tuple[Sensitivity, range]]:
 def mechanism_of(parameters: Parameters, dim: int | None = None, kind: type[Mechanism] | None = None) -> Mechanism:
     """Return the mechanism that the parameters name, for updates of `dim` coordinates, or raise ParametersRefused.
 
-    `kind` is the class of a third party's mechanism: a name in the parameters never imports code.
+    `kind` is the class of a third party's mechanism; the caller passes it, since a name in the parameters never imports
+    code.
     """
     written, kind = parameters.encoding, kind or find_builtin_mechanism(parameters.encoding.mechanism)
     projection = written.projection or None
@@ -87,7 +88,7 @@ def mechanism_of(parameters: Parameters, dim: int | None = None, kind: type[Mech
 
 @dataclass(frozen=True, eq=False)
 class DecodedChunk:
-    """One chunk in real units, still in the order of the blocks; a further release in integer units."""
+    """A decoded chunk: of the update, in real units in the order of blocks; or a further release, in integer units."""
 
     values: Floats = field(repr=False)
     survivors: int
@@ -99,9 +100,9 @@ class Aggregate:
 
     total: Floats = field(repr=False)
     survivors: tuple[int, ...]
-    """|U3| of each chunk."""
+    """Number of survivors, the clients in the sum, of each chunk."""
     by_block: npt.NDArray[np.int64] = field(repr=False)
-    """|U3| of each block; coordinate i, or bucket i, is in block i mod B."""
+    """Number of survivors of each of B blocks; coordinate i, or bucket i of folded updates, is in block i mod B."""
     further: Mapping[str, FurtherSum] = field(default_factory=dict)
     """The sums of further releases, by their names."""
 
@@ -109,17 +110,17 @@ class Aggregate:
     """The weight of one client in a mean: 1, or the expected number of its sampled records."""
 
     buckets: int = 0
-    """k, the buckets into which updates were folded, coordinate i into bucket i mod k; 0 if they were not."""
+    """Number k of buckets into which updates were folded, coordinate i into bucket i mod k; 0 if not folded."""
 
     @cached_property
     def counts(self) -> npt.NDArray[np.int64]:
-        """Return the number of clients in each coordinate."""
+        """Return, for each coordinate, the number of clients whose update is in the sum."""
         kept = self.buckets or self.total.size
         return np.resize(np.resize(self.by_block, kept), self.total.size)
 
     @cached_property
     def mean(self) -> Floats:
-        """Return the sum divided, in each coordinate, by its number of clients or of expected records."""
+        """Return the sum divided, in each coordinate, by the number of clients or of expected sampled records."""
         alike = len(set(self.survivors)) == 1
         mean: Floats = self.total / ((self.survivors[0] if alike else self.counts) * self.batch)
         return mean
@@ -127,7 +128,7 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class DistributedDP:
-    """The encoding before and the decoding after the sum of one round, from its parameters.
+    """Encodes the updates of one round before the sum, and decodes the sum, by the parameters of the round.
 
     >>> from dordis.protocols.cohort import agree_on
     >>> parameters = agree_on(run=bytes(32), index=0, clients=[1, 2], threshold=2, tolerance=0, bits=16,
@@ -143,7 +144,7 @@ class DistributedDP:
 
     @classmethod
     def from_parameters(cls, parameters: Parameters, dim: int, kind: type[Mechanism] | None = None) -> "DistributedDP":
-        """Return the encoding and decoding of updates of `dim` coordinates; `kind` as in `mechanism_of`."""
+        """Return the `DistributedDP` of a round whose updates have `dim` coordinates; `kind` as in `mechanism_of`."""
         return cls(parameters, mechanism_of(parameters, dim, kind))
 
     def __post_init__(self) -> None:
@@ -172,7 +173,7 @@ class DistributedDP:
 
     @property
     def records(self) -> RecordEncoding | None:
-        """Return the encoding of records; None if clients are the unit of privacy."""
+        """Return how records are sampled and encoded; None if clients are the unit of privacy."""
         return self.parameters.encoding.records or None
 
     @property
@@ -185,8 +186,8 @@ class DistributedDP:
     ) -> Vector:
         """Return a client's input to the sum from `total`, the exact sum of its quantised records.
 
-        Dither and the client's own noise, if any, are drawn here; the noise is added to `total` in place.  `values` are
-        the sums of further releases over the sampled records.
+        The dither of the rounding, and the client's own noise if any, are drawn here; the noise is added to `total` in
+        place.  `values` are the sums of further releases over the sampled records.
         """
         encoding, records = self.parameters.encoding, self.records
         if records is None:
@@ -201,19 +202,19 @@ class DistributedDP:
 
     @property
     def sums_reals(self) -> bool:
-        """Tell whether clipped updates may be summed as real numbers: there is no noise and no further release."""
+        """Tell whether simulations may sum clipped updates as real numbers: only clipping precedes the sum."""
         mechanism, parameters = self.mechanism, self.parameters
         noisy = mechanism.in_ring or Scheme(parameters.scheme) is not Scheme.NONE
         plain = type(mechanism).encode is Mechanism.encode and not mechanism.grid.buckets
         return plain and not noisy and not parameters.encoding.further_releases and self.records is None
 
     def aggregate_reals(self, total: Floats, counts: Sequence[int]) -> Aggregate:
-        """Return the aggregate of clipped updates that were summed as real numbers, with the server's noise if any."""
+        """Return the aggregate of updates that were summed as real numbers, after adding the server's noise, if any."""
         self.mechanism.add_server_noise(total)
         return self.aggregate(total, counts, {})
 
     def decode(self, chunks: Sequence[ChunkOutput]) -> Aggregate:
-        """Return the aggregate from the sums of all chunks, which are quantised first if clients receive them so."""
+        """Return the aggregate from the sums of all chunks, quantised first if clients receive them quantised."""
         sizes = [span.stop - span.start for span in self.parameters.chunks]
         if [chunk.total.size for chunk in chunks] != sizes:
             raise InputError(f"the round has chunks of {sizes} coordinates: pass the sum of each, in order")
@@ -233,7 +234,7 @@ class DistributedDP:
         return FurtherSum.from_total(release, total, survivors * self.batch, self.parameters.bits)
 
     def decode_chunk(self, chunk: int, total: Vector, survivors: int) -> DecodedChunk:
-        """Return one chunk of the sum in real units; raise ParametersRefused if only whole sums can be decoded."""
+        """Return one decoded chunk of the sum; raise ParametersRefused if the mechanism decodes whole sums only."""
         check_by_chunk(self.mechanism)
         self._check_length(chunk, total)
         if self.mechanism.delivered_bits:
@@ -241,21 +242,21 @@ class DistributedDP:
         return self._decode_summed(chunk, total, survivors)
 
     def encode_delivered(self, chunk: int, total: Vector) -> bytes:
-        """Return the bytes in which the sum of a chunk is delivered: quantised if updates are folded."""
+        """Return the bytes in which the sum of a chunk is sent to clients: quantised if updates are folded."""
         self._check_length(chunk, total)
         if self.mechanism.delivered_bits and self.further_release(chunk) is None:
             return quantise(total, self.mechanism.grid)
         return pack(total, self.parameters.bits).tobytes()
 
     def delivered_size(self, chunk: int) -> int:
-        """Return the number of bytes in which the sum of a chunk is delivered."""
+        """Return the number of bytes in which the sum of a chunk is sent to clients."""
         span = self.parameters.chunks[chunk]
         if self.mechanism.delivered_bits and self.further_release(chunk) is None:
             return delivered_size(span.stop - span.start, self.mechanism.grid.block)
         return packed_size(span.stop - span.start, self.parameters.bits)
 
     def decode_delivered(self, chunk: int, data: Packed, survivors: int) -> DecodedChunk:
-        """Return the sum of one chunk in real units from its delivered bytes; server and clients use the same."""
+        """Return one decoded chunk from the bytes sent to clients; server and clients decode the same bytes."""
         check_by_chunk(self.mechanism)
         span, grid = self.parameters.chunks[chunk], self.mechanism.grid
         if not self.mechanism.delivered_bits or self.further_release(chunk) is not None:
@@ -292,7 +293,7 @@ class DistributedDP:
         return assembly.aggregate()
 
     def aggregate(self, total: Floats, counts: Sequence[int], further: Mapping[str, FurtherSum]) -> Aggregate:
-        """Return the aggregate of a decoded sum; `counts` are the numbers of clients in the chunks."""
+        """Return the aggregate of a decoded sum; `counts` are the numbers of survivors of the chunks of the update."""
         grid = self.mechanism.grid
         blocks = [(span.stop - span.start) // grid.block for span in self.parameters.chunks]
         return Aggregate(
@@ -335,7 +336,7 @@ def check_by_chunk(mechanism: Mechanism) -> None:
 
 
 def check_agreed(parameters: Parameters, mechanism: Mechanism) -> None:
-    """Raise ParametersRefused if the mechanism differs from the agreed encoding."""
+    """Raise ParametersRefused if the mechanism differs from the encoding or the ring in the agreed parameters."""
     written = parameters.encoding
     if written != encoding_of(mechanism, written.rotation, written.further_releases, written.records):
         raise ParametersRefused(f"the round has not agreed on this mechanism, '{mechanism.name}'")
@@ -346,7 +347,7 @@ def check_agreed(parameters: Parameters, mechanism: Mechanism) -> None:
 
 
 def check_records(parameters: Parameters, mechanism: Mechanism) -> None:
-    """Raise ParametersRefused if scale, sensitivity or index do not match the accounting of sampled records."""
+    """Raise ParametersRefused if mechanism, scale, sensitivity or round index contradict the accounting of records."""
     records, grid = parameters.encoding.records, mechanism.grid
     if not records:
         return
@@ -358,7 +359,7 @@ def check_records(parameters: Parameters, mechanism: Mechanism) -> None:
         raise ParametersRefused(f"s c = {grid.scale * mechanism.clip} is not what C_q and k give, {scaled_clip}")
     bounds_sum = (
         mechanism.noise_from is not NoiseFrom.CLIENT
-    )  # a client adds its own noise before rounding, which is then post-processing
+    )  # otherwise the rounding comes after the client's own noise, and is post-processing
     if bounds_sum and mechanism.sensitivity < sensitivity(scaled_clip, grid.padded):
         raise ParametersRefused(f"one record may change the sum by more than Delta2^2 = {mechanism.sensitivity}")
     if not 0 <= parameters.index < records.events:
@@ -368,15 +369,15 @@ def check_records(parameters: Parameters, mechanism: Mechanism) -> None:
 
 
 def check_scheme(parameters: Parameters, mechanism: Mechanism) -> None:
-    """Raise ParametersRefused if the mechanism does not support the scheme."""
+    """Raise ParametersRefused if the mechanism does not support the noise scheme of the round."""
     if Scheme(parameters.scheme) not in mechanism.schemes:
         raise ParametersRefused(f"the mechanism '{mechanism.name}' does not go with the scheme '{parameters.scheme}'")
 
 
 def check_block(grid: Grid) -> None:
-    """Raise ParametersRefused unless the block has the size that follows from the vector's length.
+    """Raise ParametersRefused unless blocks have the size that follows from the vector's length (`block_size`).
 
-    A longer block would pad a short vector to any size.  A short vector, by default one block, may have shorter blocks,
+    Longer blocks would pad a short vector to any size.  A short vector, by default one block, may have shorter blocks,
     so that it can have several chunks.
     """
     length, block = grid.summed_dim, block_size(grid.summed_dim)
@@ -385,7 +386,7 @@ def check_block(grid: Grid) -> None:
 
 
 def check_further_law(parameters: Parameters, mechanism: Mechanism) -> None:
-    """Raise ParametersRefused if there are further releases and the noise is not Skellam: their cost is not known."""
+    """Raise ParametersRefused for further releases under other noise than Skellam: the cost of these is not known."""
     if parameters.encoding.further_releases and mechanism.law != SKELLAM:
         raise ParametersRefused(
             f"the noise of '{mechanism.name}' is not Skellam noise: privacy.clipping must be a fixed bound with it, "
@@ -394,7 +395,7 @@ def check_further_law(parameters: Parameters, mechanism: Mechanism) -> None:
 
 
 def check_chunks(parameters: Parameters, grid: Grid) -> None:
-    """Raise ParametersRefused unless the chunks are runs of whole blocks that make up the whole vector."""
+    """Raise ParametersRefused unless the chunks of the update are whole blocks, and together the padded update."""
     check_further(parameters)
     if parameters.update_dim != grid.padded:
         raise ParametersRefused(f"{grid.dim} coordinates are padded to {grid.padded}, not to {parameters.update_dim}")

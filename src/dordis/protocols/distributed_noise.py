@@ -32,7 +32,7 @@ class NoisyInput:
     law: NoiseLaw = SKELLAM
 
     def check(self, parameters: Parameters) -> None:
-        """Raise ParametersRefused unless the noise tables are those that this program builds."""
+        """Raise ParametersRefused unless the noise tables that this program builds have the agreed hash."""
         check_tables(parameters, self.law)
 
     def chunk(self, parameters: Parameters, chunk: int, issued: IssuedSecrets) -> Vector:
@@ -60,19 +60,19 @@ def client_noise(parameters: Parameters, chunk: int, issued: IssuedSecrets, law:
 
 @dataclass(frozen=True)
 class ChunkOutput:
-    """The sum over U3 of one chunk, its survivors, and the noise left in it."""
+    """The sum of one chunk, its survivors (U3, the clients in the sum), and the noise left in the sum."""
 
     total: Vector = field(repr=False)
-    """The sum over the ring; empty if a simulation summed real numbers."""
+    """The sum in the ring Z_{2^b}; empty if a simulation summed real numbers."""
     survivors: tuple[ClientId, ...]
     left: Fraction
     """Variance of the noise in the sum."""
     charged: Fraction
-    """Variance that the ledger may count on for the survivors' privacy."""
+    """Variance of the noise that counts for privacy: without noise that colluders know or that is due for removal."""
     stayed: Due = field(default_factory=dict)
-    """Due components that could not be removed: they are still in the sum."""
+    """Noise components that were due for removal and could not be removed: they are still in the sum."""
     named: frozenset[ClientId] = frozenset()
-    """Clients that lied; the sum is right nevertheless."""
+    """Clients that provably lied; the sum is right nevertheless."""
     signatures: Mapping[ClientId, bytes] = field(default_factory=dict, repr=False)
     """A quorum's signatures on the survivors; empty if nothing was signed."""
 
@@ -87,7 +87,7 @@ class ChunkOutput:
         named: frozenset[ClientId] = frozenset(),
         signatures: Mapping[ClientId, bytes] | None = None,
     ) -> "ChunkOutput":
-        """Return the output of a chunk, with variances by its noise plan; `stayed` are due components not removed."""
+        """Return the output of a chunk, with the variances that its noise plan gives for `survivors` and `stayed`."""
         plan, lots = parameters.plans[chunk], removal_context(parameters.round, chunk, parameters.digest)
         left, charged = plan.variance_left(survivors, lots, stayed), plan.charged_variance(survivors, lots)
         return cls(total, survivors, left, charged, stayed, named, signatures or {})
@@ -96,7 +96,7 @@ class ChunkOutput:
 def remove_noise(
     parameters: Parameters, chunk: int, summed: ChunkSum, law: NoiseLaw = SKELLAM, vectors: Vectors = HERE
 ) -> ChunkOutput:
-    """Subtract the noise of all released seeds from the sum of a chunk, in place, and return the output."""
+    """Subtract the noise of all released seeds from the sum of a chunk, in place; return the chunk's output."""
     removable = parameters.plans[chunk].removable
     released = [(seed, removable[k]) for seeds in summed.released.values() for k, seed in seeds.items()]
     vectors.remove_noise(summed.total, released, law.add)
@@ -109,13 +109,13 @@ def remove_noise(
 
 
 def unreleased(due: Due, released: Mapping[ClientId, Mapping[int, bytes]]) -> Due:
-    """Return the due components whose seeds were not released."""
+    """Return the noise components that are due for removal and whose seeds were not released."""
     missing = {u: tuple(k for k in ks if k not in released.get(ClientId(u), {})) for u, ks in due.items()}
     return {u: ks for u, ks in missing.items() if ks}
 
 
 class PrivateChunk(ProtocolServer[ChunkOutput]):
-    """A chunk of a summing protocol, and the removal of noise after it."""
+    """The steps of a summing protocol for one chunk, then the removal of the due noise from its sum."""
 
     def __init__(
         self,
@@ -140,20 +140,20 @@ class PrivateChunk(ProtocolServer[ChunkOutput]):
         return *self.summing.workflow, Step(self.remove_noise, Resource.SERVER)
 
     def remove_noise(self) -> Flow | None:
-        """Remove the due noise."""
+        """Subtract the noise that is due for removal from the sum of the chunk."""
         summed = self.summing.output()
         self._output = remove_noise(self.parameters, self.chunk, summed, self._law, self._setup.vectors)
         return None
 
     def output(self) -> ChunkOutput:
-        """Return the sum and its noise; raise InputError before the due noise is removed."""
+        """Return the sum with the variances of its noise; raise InputError before `remove_noise` has run."""
         if self._output is None:
             raise InputError(f"the noise of chunk {self.chunk} is not removed yet")
         return self._output
 
 
 class PrivateServer(ChunkedServer[ChunkOutput]):
-    """A summing protocol's server, and the removal of noise after every chunk."""
+    """The server of a summing protocol, which removes the due noise after every chunk."""
 
     def __init__(self, summing: SummingServer, parameters: Parameters) -> None:
         self.setup, sums = summing.setup, enumerate(summing.chunks)
@@ -164,20 +164,20 @@ class PrivateServer(ChunkedServer[ChunkOutput]):
 class OneDraw:
     """Draws all noise left in a sum at once, for ideal fidelity, where one program plays all parties.
 
-    The noise law adds up, so the result has the same law as the sum of the clients' noise.
+    A sum of independent noise has the same law with the summed variance, so one draw replaces the clients' noise.
     """
 
     entropy: Entropy = secrets.token_bytes
 
     def add(self, parameters: Parameters, output: ChunkOutput, law: NoiseLaw = SKELLAM) -> None:
-        """Add noise of the variance that the output states to its sum, in place."""
+        """Add noise of variance `output.left` to the sum in the output, in place."""
         for variance in split_variance(output.left):
             law.add(output.total, self.entropy(SEED_BYTES), variance)
         np.bitwise_and(output.total, np.uint32(2**parameters.bits - 1), out=output.total)
 
 
 def split_variance(variance: Fraction) -> Iterator[Fraction]:
-    """Yield parts of a variance, each at most the largest variance of a noise table."""
+    """Yield parts that add up to a variance, each at most `LARGEST_VARIANCE`, the largest of a noise table."""
     while variance > 0:
         part = min(variance, Fraction(LARGEST_VARIANCE))
         yield part

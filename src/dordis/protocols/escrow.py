@@ -1,8 +1,9 @@
 """Escrow: secrets that every client deposits with a summing protocol, and the rule that says which are released.
 
 For every chunk a protocol's client issues secrets of 32 bytes: private ones, which never leave the client, and
-deposited ones.  Once U3 is fixed, the protocol releases the deposited secrets that the rule names, and no others.  A
-protocol does not know their purpose: distributed DP draws noise from them (`dordis.protocols.distributed_noise`).
+deposited ones.  Once U3, the clients in the sum, is fixed, the protocol releases the deposited secrets that the rule
+names, and no others.  A protocol does not know the purpose of the secrets: distributed DP draws noise from them
+(`dordis.protocols.distributed_noise`).
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -15,19 +16,19 @@ from dordis.protocol import ClientId
 
 SECRET_BYTES = 32
 Releases = Mapping[int, tuple[int, ...]]
-"""For each member of U3 the indices, from 0, of the deposited secrets to release."""
+"""For each client in the sum, the indices, from 0, of its deposited secrets to release."""
 
 
 @dataclass(frozen=True)
 class Escrow:
-    """How many secrets a client issues for one chunk, and which deposited ones a given U3 releases."""
+    """The numbers of secrets that a client issues for one chunk, and the rule by which deposited ones are released."""
 
     private: int
     deposited: int
     rule: Callable[[Collection[ClientId]], Releases]
 
     def releases(self, survivors: Collection[ClientId]) -> Releases:
-        """Return, for each member of U3, the deposited secrets to release."""
+        """Return, for each survivor, the indices of its deposited secrets to release."""
         return self.rule(survivors)
 
 
@@ -35,9 +36,9 @@ class IssuedSecrets(msgspec.Struct, frozen=True):
     """The secrets that one client issued for one chunk."""
 
     private: tuple[bytes, ...]
-    """Never leave the client."""
+    """Secrets that never leave the client."""
     deposited: tuple[bytes, ...]
-    """Deposited with other parties; released if the rule names them."""
+    """Secrets deposited with other parties; released if the escrow's rule names them."""
 
     def __repr__(self) -> str:
         return "<IssuedSecrets>"

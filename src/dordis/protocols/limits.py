@@ -86,7 +86,7 @@ def check_ceilings(parameters: "Parameters") -> None:
 
 
 def check_components(parameters: "Parameters") -> None:
-    """Raise ParametersRefused if there are too many noise components to compute their variances."""
+    """Raise ParametersRefused if the round has more than `MOST_COMPONENTS` noise components."""
     each = 1 + (parameters.tolerance if parameters.scheme == Scheme.EXACT.value else 1)
     components = each * len({*parameters.variances.values()})
     if components > MOST_COMPONENTS:
@@ -94,6 +94,6 @@ def check_components(parameters: "Parameters") -> None:
 
 
 def check_places(places: int) -> None:
-    """Raise ParametersRefused if the noise tables of the round have more than `MOST_PLACES` places."""
+    """Raise ParametersRefused if the noise tables of the round have more than `MOST_PLACES` entries."""
     if places > MOST_PLACES:
         raise ParametersRefused(f"the noise tables of a round have at most {MOST_PLACES} places: lower the scale")

@@ -1,7 +1,8 @@
 """Building blocks of protocols in which a client sends one message: helpers' keys, boxes, client and set-up.
 
-The parameters of such a round name the helpers, and no clients.  The server publishes the parameters (`ArrivalSetup`),
-each arriving client answers once (`OneMessageClient`), and the helpers open the sum by the rules of the protocol.
+A box is a secret that a client encrypts to one helper.  The parameters of such a round name the helpers, and no
+clients.  The server publishes the parameters (`ArrivalSetup`), each arriving client answers once (`OneMessageClient`),
+and the helpers open the sum by the rules of the protocol.
 """
 
 from abc import abstractmethod
@@ -61,13 +62,13 @@ class HelperParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
 
 def agree_with_helpers(common: Parameters, roster: Roster) -> HelperParameters:
-    """Return parameters from their common part and the keys of the helpers that introduced themselves, unchecked."""
+    """Return unchecked parameters: the common part, and the keys of the helpers that answered `ShowKey`."""
     shown = {int(h): reply.key for h, reply in roster.introductions.items() if isinstance(reply, HelperKey)}
     return extend(common, HelperParameters, helpers=dict(sorted(shown.items())))
 
 
 class BoxedContribution(Message, frozen=True):
-    """The masked input, packed, and a box for every helper; `key` is the client's public key for the boxes."""
+    """A client's masked input, packed, and its boxes by helper; `key` is the client's fresh public key for them."""
 
     bulk: ClassVar = "vector"
     key: bytes
@@ -84,7 +85,7 @@ def seal_boxes(
     entropy: Entropy,
     use: str = "box",
 ) -> tuple[bytes, dict[int, bytes]]:
-    """Encrypt one secret to each helper under its public key in `keys`; return a fresh public key and the boxes."""
+    """Encrypt one secret to each helper in `keys`; return the client's fresh public key, and the boxes by helper."""
     private = suite.agreement.generate(entropy)
     public = suite.agreement.public_key(private)
     boxes = {
@@ -110,7 +111,7 @@ def open_box(
     own: bytes = b"",
     use: str = "box",
 ) -> bytes:
-    """Decrypt the box of a client for this helper, whose public key is `own`; raise CryptoError if it was altered."""
+    """Return the secret in a client's box for this helper, whose public key is `own`; raise CryptoError if altered."""
     own = own or suite.agreement.public_key(private)
     shared = suite.agreement.agree(private, key)
     return suite.cipher.decrypt(*_box_key(suite, parameters, shared, (key, own), client, helper, use), box, key)
@@ -119,14 +120,14 @@ def open_box(
 def _box_key(
     suite: Suite, parameters: Parameters, shared: bytes, keys: tuple[bytes, bytes], client: int, helper: int, use: str
 ) -> tuple[bytes, bytes]:
-    """Return key and nonce of the box from a client to a helper, bound to the public keys of both."""
+    """Return key and nonce for the box from a client to a helper, bound to the public keys of both parties."""
     label, size = kdf.label(use, parameters.round, 0, client, helper), suite.cipher.KEY_BYTES
     derived = kdf.derive(shared, label + b"".join(keys), parameters.digest, size + suite.cipher.NONCE_BYTES)
     return derived[:size], derived[size:]
 
 
 class OneMessageState(SummingState):
-    """The state of a client: parameters, the secret for each helper, and its private secrets for each chunk."""
+    """The state of a client: parameters, a seed for each helper, and the private secrets of each chunk."""
 
     parameters: HelperParameters | None = None
     seeds: dict[int, bytes] = msgspec.field(default_factory=dict)
@@ -136,7 +137,7 @@ class OneMessageState(SummingState):
 
 
 class OneMessageClient(SummingClient[OneMessageState]):
-    """A client that answers the opening with its contribution, and nothing else."""
+    """A client that answers one request, the opening of the round, with its contribution."""
 
     opening: ClassVar[type[Opening]]
     """The one request that the client answers."""
@@ -177,7 +178,7 @@ class ArrivalSetup(SummingSetup):
         self.parameters, self._opening, self._helpers = opening.parameters, opening, frozenset(helpers)
         self.total: Vector = np.zeros(self.parameters.dim, np.uint32)
         self.contributions: dict[ClientId, BoxedContribution] = {}
-        """Contributions without their vectors, which are in the total."""
+        """Contributions without their vectors, which are added to `total`."""
 
     @property
     def workflow(self) -> Sequence[Step]:
@@ -185,7 +186,7 @@ class ArrivalSetup(SummingSetup):
         return (Step(self.take_contributions, Resource.NETWORK),)
 
     def take_contributions(self) -> Flow:
-        """Add up the contributions as they arrive, then close U3; raise TooFewClients if it is too small."""
+        """Add up the contributions as they arrive; raise TooFewClients if fewer than n_min clients contributed."""
         for u, reply in (yield OpenCall(self._opening, self.parameters.n_max, self.check)):
             whole = of_kind(BoxedContribution, reply)
             add_packed(self.total, whole.vector, self.parameters.bits)

@@ -46,7 +46,7 @@ Variances = Annotated[dict[int, str], Meta(max_length=limits.MOST_CHUNKS)]
 class Projection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How an update of `dim` coordinates is folded into `buckets` before the sum, rounded, and delivered.
 
-    The signs follow from the seed of the rotation, under a separate label.
+    The random signs of the folding are derived from the seed of the rotation, under a separate label.
     """
 
     dim: int
@@ -73,7 +73,7 @@ class Encoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Scale of the clipping bit, the first further release; 0 if there is none."""
     noise: str | UnsetType = UNSET
     projection: Projection | UnsetType = UNSET
-    """Left out if updates are not folded."""
+    """How updates are folded; left out if they are not."""
     records: RecordEncoding | UnsetType = UNSET
     """How records are sampled and encoded; left out if clients are the unit of privacy."""
     further: tuple[FurtherRelease, ...] | UnsetType = UNSET
@@ -99,8 +99,9 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
 
     `round` is the run id followed by the round's index; a sum is over `n_min` to `n_max` clients; `colluders` is T_C;
     `ends` are the coordinates at which the chunks end; `variances` holds sigma*^2 of each chunk as a fraction;
-    `tables` is the hash of the noise tables.  With open arrival, `participations` is the largest number of rounds of
-    the run in which a client takes part; the noise is planned for it, and every client enforces it.
+    `scheme`, `fraction` and `reserve` are those of its `NoisePlan`; `tables` is the hash of the noise tables.  With
+    open arrival, `participations` is the largest number of rounds of the run in which a client takes part; the noise is
+    planned for it, and every client enforces it.
     """
 
     mode: str
@@ -122,7 +123,7 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
 
     @cached_property
     def digest(self) -> bytes:
-        """Return the parameter hash; the protocol version and the kind of parameters are in it."""
+        """Return the hash of all parameters, their class and the protocol version."""
         return hashlib.sha256(b"dordis/v1/parameters" + wire.encode(self)).digest()
 
     @property
@@ -166,7 +167,7 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
         return ()
 
     def check_own(self) -> None:
-        """Check the protocol's own part of the parameters; here there is none."""
+        """Raise ParametersRefused if the protocol's own part of the parameters breaks a rule; here it is empty."""
 
     @property
     def run(self) -> bytes:
@@ -185,13 +186,13 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
 
     @cached_property
     def chunks(self) -> tuple[slice, ...]:
-        """Return the coordinates of each chunk."""
+        """Return the coordinates of each chunk, as a slice of the summed vector."""
         ends = unpack_words(self.ends)
         return tuple(slice(start, end) for start, end in zip((0, *ends), ends, strict=False))
 
     @property
     def dim(self) -> int:
-        """Return the length of the whole vector."""
+        """Return the length of the summed vector: the encoded update and all further releases."""
         return unpack_words(self.ends)[-1]
 
     @property
@@ -221,11 +222,11 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
         return Escrow(len(plan.base), len(plan.removable), partial(self.due, chunk))
 
     def due(self, chunk: int, survivors: Collection[ClientId]) -> Due:
-        """Return the removable components that each member of U3 has to disclose."""
+        """Return, for each client in the sum, its removable noise components that are due for removal."""
         return self.plans[chunk].due_components(survivors, removal_context(self.round, chunk, self.digest))
 
     def once(self, key: Hashable, compute: Callable[[], Known]) -> Known:
-        """Return `compute()`, cached under `key` in this object; only clients at ideal fidelity share an object."""
+        """Return `compute()`, cached under `key` in this object, which only clients at ideal fidelity share."""
         known: dict[Hashable, Known] = self.__dict__.setdefault("_known", {})
         if key not in known:
             known[key] = compute()
@@ -293,7 +294,7 @@ def complete(draft: Kind, law: NoiseLaw = SKELLAM) -> Kind:
 
 
 def check_tables(parameters: Parameters, law: NoiseLaw = SKELLAM) -> None:
-    """Raise ParametersRefused unless this program builds the noise tables of the round; that can take seconds."""
+    """Raise ParametersRefused unless this program builds noise tables with the agreed hash; that can take seconds."""
     if parameters.tables != table_hash(parameters, law):
         raise ParametersRefused("the noise tables of this round are not the ones this program builds")
 
@@ -329,7 +330,7 @@ def check_vector(parameters: Parameters) -> None:
 
 
 def check_further(parameters: Parameters) -> None:
-    """Raise ParametersRefused unless each further release is bounded, and one chunk after those of the update."""
+    """Raise ParametersRefused unless each further release is bounded and has its own chunk, after the update's."""
     further = parameters.encoding.further_releases
     if len({release.name for release in further}) < len(further) or parameters.encoding.bit < 0:
         raise ParametersRefused("further releases have different names, and the clipping bit a scale of 0 or more")

@@ -48,7 +48,7 @@ def of_kind(kind: type[Reply], reply: Message) -> Reply:
 def ensure_enough(
     parameters: CohortParameters, stage: str, clients: Collection[ClientId], liars: Collection[ClientId] = ()
 ) -> None:
-    """Raise TooManyDropouts or TooFewClients if too few clients remain at a stage."""
+    """Raise TooManyDropouts if more than T clients are missing at a stage, TooFewClients if no quorum remains."""
     dropped, named = len(parameters.clients) - len(clients), frozenset(liars)
     if dropped > parameters.tolerance:
         raise TooManyDropouts(dropped, parameters.tolerance, named)

@@ -77,9 +77,9 @@ def permutation(n: int, seed: bytes) -> list[int]:
 
 
 FAILURE = 40
-"""-log2 of the largest probability of each failure."""
+"""-log2 of the largest allowed probability of each failure of the graph (`Neighbourhood`)."""
 REDRAWS = {"semi-honest": 0, "malicious": 64}
-"""log2 of how often the server may redraw the circle; a malicious one chooses parameters when it knows the beacon."""
+"""log2 of the circles that a server can try: a malicious one may vary the parameters once it knows the beacon."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,10 @@ class Neighbourhood:
 
 
 def solve(n: int, T: int, T_C: int, mode: str) -> Neighbourhood:
-    """Return the graph of least degree that keeps secrecy and correctness, with the least thresholds for that degree.
+    """Return the graph of least degree that keeps secrecy and correctness, with the least t_k and quorum for it.
 
-    If no smaller degree suffices, it is the complete graph, of degree n - 1.
+    T of the n clients may drop out, T_C collude.  If no smaller degree suffices, the result is the complete graph, of
+    degree n - 1.
 
     >>> graph = solve(1000, 100, 1, "malicious")
     >>> graph.degree, graph.threshold, graph.quorum
@@ -135,8 +136,8 @@ def solve(n: int, T: int, T_C: int, mode: str) -> Neighbourhood:
 def failure(mode: str) -> Fraction:
     """Return a bound on the probability that a sparse graph within the rules loses secrecy in one round.
 
-    It does if an honest client has too many colluding neighbours and, in the semi-honest mode, if the honest survivors
-    are not connected.
+    Secrecy is lost if an honest client has too many colluding neighbours or, in the semi-honest mode, if the honest
+    survivors are not connected.
     """
     return Fraction(1 if is_malicious(mode) else 2, 2**FAILURE)
 
@@ -155,7 +156,7 @@ def check_neighbourhood(n: int, T: int, T_C: int, mode: str, q: int, k: int, t_k
 
 
 def check_quorum(n: int, T: int, T_C: int, mode: str, q: int) -> None:
-    """Raise ParametersRefused if the global quorum q does not suit n, T and T_C."""
+    """Raise ParametersRefused if the quorum q is too small against T_C colluders, or too large after T dropouts."""
     if T_C < 0 or T < 0 or n - T <= T_C:
         raise ParametersRefused(f"T = {T} dropouts and T_C = {T_C} colluders must leave one of n = {n} clients")
     if q < least_quorum(n, T_C, mode):
@@ -165,12 +166,12 @@ def check_quorum(n: int, T: int, T_C: int, mode: str, q: int) -> None:
 
 
 def least_quorum(n: int, T_C: int, mode: str) -> int:
-    """Return the least q: any two quorums share an honest client; semi-honest: any quorum has one."""
+    """Return the least quorum q: malicious, any two share an honest client; semi-honest, each has one."""
     return (n + T_C) // 2 + 1 if is_malicious(mode) else T_C + 1
 
 
 def least_threshold(n: int, T_C: int, mode: str, k: int) -> int:
-    """Return the least t_k that keeps secrecy in a graph of degree k."""
+    """Return the least share threshold, t_k, that keeps secrecy in a graph of degree k."""
     if k >= n - 1:
         return least_quorum(n, T_C, mode)
     c_k = colluding_neighbours(n, T_C, mode, k)
@@ -178,9 +179,10 @@ def least_threshold(n: int, T_C: int, mode: str, k: int) -> int:
 
 
 def colluding_neighbours(n: int, T_C: int, mode: str, k: int) -> int:
-    """Return c_k: more than c_k of k neighbours collude with probability at most 2^-40/n.
+    """Return c_k, the least c such that more than c of k neighbours collude with probability at most 2^-40/n.
 
-    In the malicious mode the probability is 2^-104/n, so that it holds for every circle that the server can try.
+    In the malicious mode the probability is 2^-104/n for one circle, so that it is 2^-40/n over all circles that the
+    server can try.
     """
     allowed, total = _limit(n, mode) * math.comb(n - 1, k), 0
     for c, weight in _weights(n - 1, T_C, k):
@@ -217,14 +219,14 @@ def _weights(population: int, marked: int, drawn: int, most: int = -1) -> Iterat
 
 
 def log2(probability: Fraction) -> float:
-    """Return the binary logarithm, for printing; minus infinity for 0."""
+    """Return the binary logarithm of a probability, for printing; minus infinity for 0."""
     if not probability:
         return -math.inf
     return math.log2(probability.numerator) - math.log2(probability.denominator)
 
 
 def _least_degree(n: int, T: int, T_C: int, mode: str) -> int:
-    """Return the least degree that suffices; search ranges of equal c_k, in which failures become rarer as k grows."""
+    """Return the least degree that `_is_enough`; among degrees with equal c_k, failures get rarer as k grows."""
     k = 2
     while k < n - 1:
         degrees = _stretch(n, T_C, mode, k)
@@ -276,7 +278,7 @@ def _cannot_rebuild(n: int, T: int, k: int, t_k: int) -> Fraction:
 
 
 def _first(choices: range, holds: Callable[[int], bool]) -> int:
-    """Return the index of the first choice that `holds`, or len(choices) if none does; all later choices hold too."""
+    """Return the index of the first choice that `holds`, or len(choices); all later choices must hold too."""
     end = 1
     while end < len(choices) and not holds(choices[end - 1]):
         end *= 2

@@ -64,21 +64,21 @@ class Roster:
     """The parties of a round, from which a protocol makes its own part of the parameters."""
 
     clients: tuple[ClientId, ...] = ()
-    """U; empty if clients arrive after the parameters are fixed."""
+    """U, the clients of the round; empty if clients arrive after the parameters are fixed."""
     quorum: int = 0
     """The least number of clients of U that must answer each stage."""
     sparse: bool = False
-    """Whether clients share secrets with some others only."""
+    """Whether clients share secrets only with neighbours on a sparse graph."""
     introductions: Mapping[ClientId, Message] = field(default_factory=dict)
     """The replies of all helpers to the protocol's introductory request; `Garbled` for those that did not answer."""
 
 
 @dataclass(frozen=True)
 class ChunkSum:
-    """The sum of the inputs of U3, and the deposited secrets that the protocol released for it."""
+    """The sum of one chunk over its survivors (U3), and the deposited secrets that the protocol released."""
 
     total: Vector = field(repr=False)
-    """The sum modulo 2^32; only the low b bits are valid."""
+    """The sum modulo 2^32; only the low b bits are valid, where 2^b is the size of the ring."""
     survivors: tuple[ClientId, ...]
     released: Mapping[ClientId, Mapping[int, bytes]] = field(default_factory=dict, repr=False)
     """For each client its released secrets by index; a secret that could not be recovered is missing."""
@@ -107,11 +107,11 @@ class SumInput(Protocol):
 
 ChunkResult = TypeVar("ChunkResult")
 VerifyClient = Callable[[int, ClientId, bytes], None]
-"""Raise unless a client was selected for a round that lists no clients: the round's index, the client, its proof."""
+"""Raises unless a client was selected for a round without a list U; takes the round's index, the client, its proof."""
 
 
 def accept_any_client(index: int, client: ClientId, proof: bytes) -> None:
-    """Accept all clients, with open arrival."""
+    """Accept every client: with open arrival no client is selected."""
 
 
 class SummingSetup(ProtocolServer[None]):
@@ -120,21 +120,21 @@ class SummingSetup(ProtocolServer[None]):
     ready: tuple[ClientId, ...] = ()
     """The clients that completed the set-up."""
     vectors: Vectors = HERE
-    """Where the server computes on whole vectors; the results do not depend on it."""
+    """Where the server computes on whole vectors: in this process or in workers, with the same results."""
     fix_survivors: Callable[[tuple[ClientId, ...]], tuple[ClientId, ...]] = staticmethod(lambda u3: u3)
-    """Returns the U3 that the server fixed under this index, before a restart or now; the engine, which stores it,
-    sets it."""
+    """Stores the survivors of the round and returns them, or returns those stored before a restart; the `RoundEngine`
+    sets this function."""
     verify_client: VerifyClient = staticmethod(accept_any_client)
-    """Raises unless a client that contributes was selected, where the round lists no clients; the engine sets it."""
+    """Raises unless an arriving client was selected for the round; the `RoundEngine` sets this function."""
     standing: Any = None
-    """The server's memory of the parties, kept from round to round of a run; None in the first round."""
+    """The server's record of the parties, such as complaints, kept between the rounds of a run; None: no record."""
 
     def output(self) -> None:
-        """Return nothing: chunks read what the set-up holds."""
+        """Return nothing: chunks read the attributes of the set-up."""
 
 
 class SummingChunk(ProtocolServer[ChunkSum]):
-    """The server's part in one chunk: it sums the inputs and releases secrets for U3."""
+    """The server's part in one chunk: it sums the inputs, and releases the due secrets of the clients in the sum."""
 
     u3: tuple[ClientId, ...] = ()
     """The clients whose input is in the sum; empty until U3 is closed."""
@@ -157,7 +157,7 @@ class ChunkedServer(ProtocolServer[tuple[ChunkResult, ...]]):
 
 
 class SummingServer(ChunkedServer[ChunkSum]):
-    """The server's machine of a summing protocol."""
+    """The server of a summing protocol for one round; each chunk outputs a `ChunkSum`."""
 
     chunks: Sequence[SummingChunk]
 
@@ -182,7 +182,7 @@ def require_parameters(parameters: Agreed | None) -> Agreed:
 
 
 class SummingClient(ProtocolClient[Remembered]):
-    """A client's machine for one round."""
+    """The client of a summing protocol for one round."""
 
     def __init__(
         self, me: ClientId, given: SumInput, state: Remembered, journal: Journal | None, entropy: Entropy
@@ -191,11 +191,11 @@ class SummingClient(ProtocolClient[Remembered]):
         self.me, self._entropy = me, entropy
         self._input: SumInput | None = given
         self.selection_proof = b""
-        """The proof of this client's selection, for a protocol without a list of clients; the round sets it."""
+        """The proof of this client's selection, for a protocol without a list U; set by `dordis.rounds.client`."""
 
     @property
     def chunks(self) -> int:
-        """Return m."""
+        """Return the number of chunks of the round."""
         return len(self._parameters.chunks)
 
     @property
@@ -219,30 +219,30 @@ class SummingClient(ProtocolClient[Remembered]):
 
     @abstractmethod
     def issued(self, chunk: int) -> IssuedSecrets:
-        """Return the secrets that this client issued for a chunk; its input needs them, and audits by a colluder do."""
+        """Return the secrets that this client issued for a chunk: its input needs them, and audits read them."""
 
     def close(self) -> None:
-        """Leave the round; erase its secrets and the input."""
+        """Leave the round; erase its secrets and this client's input."""
         self._input = None
         super().close()
 
 
 WriteParameters = Callable[[Parameters, Roster], Parameters]
-"""Return a protocol's parameters, unchecked, from their common part and the parties of the round."""
+"""Returns a protocol's parameters, unchecked, from their common part and the parties of the round."""
 MakeServer = Callable[[Any, Mapping[ClientId, bytes], Mapping[ClientId, bytes], Suite], SummingServer]
-"""Make the server's machine from the parameters, the registry of signing keys, proofs of selection and the suite."""
+"""Makes the server of one round from parameters, registry of signing keys, proofs of selection and suite."""
 
 CheckSigned = Callable[
     [Any, int, Collection[ClientId], Mapping[int, bytes], Mapping[ClientId, bytes], Suite],
     None,
 ]
-"""Raise unless a quorum signed the survivors of a chunk.
+"""Raises unless a quorum signed the survivors of a chunk.
 
 The arguments are parameters, chunk, survivors, signatures, signing keys and suite."""
 
 
 class MakeClient(Protocol):
-    """Make a client's machine of a round from its input, which was encoded for the parameters of that round."""
+    """Makes the client of one round from its input, which was encoded for the parameters of that round."""
 
     def __call__(
         self,
@@ -259,9 +259,9 @@ class MakeClient(Protocol):
 
 
 class MakeHelper(Protocol):
-    """Make a helper of all rounds of a run; its long-term private key is `secret`.
+    """Makes a helper for all rounds of a run; its long-term private key is `secret`.
 
-    Only a protocol that `verifies_selection` is given `verify_client`.
+    `verify_client` is passed only if the protocol `verifies_selection`.
     """
 
     def __call__(
@@ -277,23 +277,23 @@ class MakeHelper(Protocol):
 
 
 Leaving = Mapping[ClientId, str]
-"""The request at which a client leaves a round, by its name."""
+"""For each client that drops out, the name of the first request that it does not answer."""
 
 
 class Prediction(Protocol):
     """The outcome of a round whose dropouts are known in advance; each method raises what the protocol would raise."""
 
     def survivors(self) -> tuple[ClientId, ...]:
-        """Return U3; raise if the round fails before any client uploads."""
+        """Return the survivors, U3; raise if the round fails before any client uploads."""
 
     def check_before_disclosure(self) -> None:
-        """Raise if the round fails after the uploads, but before the request that opens the sum."""
+        """Raise if the round fails after the uploads, but before the request that lets the server unmask the sum."""
 
     def check_after_disclosure(self) -> None:
-        """Raise if the round fails after the request that opens the sum."""
+        """Raise if the round fails after the request that lets the server unmask the sum."""
 
     def unreleased(self, due: Releases) -> Releases:
-        """Return those of the due secrets that cannot be recovered."""
+        """Return the secrets that are due for release and cannot be recovered."""
 
 
 @dataclass(frozen=True)
@@ -305,7 +305,7 @@ class ArrivalPrediction:
     stage: str
 
     def survivors(self) -> tuple[ClientId, ...]:
-        """Return U3: all clients that arrived."""
+        """Return the survivors, U3: all clients that arrived."""
         return tuple(sorted(self.arrived))
 
     def check_before_disclosure(self) -> None:
@@ -316,7 +316,7 @@ class ArrivalPrediction:
         """Raise nothing: clients are not needed after their contribution."""
 
     def unreleased(self, due: Releases) -> Releases:
-        """Return nothing: helpers release all that is due."""
+        """Return nothing: helpers release all due secrets."""
         return {}
 
 
@@ -328,11 +328,11 @@ def check_arrived(parameters: Parameters, stage: str, arrived: Collection[Client
 
 @dataclass(frozen=True)
 class SummingProtocol:
-    """A summing protocol: factories of its machines, requests in stage order, parameters, supported threat models.
+    """A summing protocol: factories of server, client and helper, requests in stage order, parameters, threat models.
 
-    A protocol with `helpers` has a factory of its `helper`, and `introduces`, which returns from the round id the
-    request to each helper before the parameters are fixed.  A protocol without a cohort fixes its parameters before any
-    client is asked, and takes arriving clients (`OpenCall`); it needs no prediction of its own.
+    A protocol with `helpers` has a factory of its `helper`, and `introduces`, which makes from the round id the request
+    that each helper answers before the parameters are fixed.  A protocol without a cohort, the list of clients U, fixes
+    its parameters before any client is asked, and takes arriving clients (`OpenCall`); it needs no `predict`.
     """
 
     name: str
@@ -342,13 +342,13 @@ class SummingProtocol:
     predict: Callable[[Any, Leaving], Prediction] | None
     """Predicts the outcome of a round from its dropouts; None for a protocol without a cohort."""
     parameters: type[Parameters]
-    """The class of its parameters."""
+    """The class of the protocol's parameters."""
     agree: WriteParameters
-    """Returns its parameters from their common part and the parties of the round."""
+    """Returns the protocol's parameters from their common part and the parties of the round."""
     sparse: bool = False
     """Whether clients share masks and secrets only with neighbours on a sparse graph."""
     modes: frozenset[str] = frozenset({SEMI_HONEST, MALICIOUS})
-    """The modes in which it can be run."""
+    """The modes, semi-honest or malicious, in which the protocol can be run."""
     hides_updates: bool = True
     """Whether the server learns nothing but the sum; a protocol that does not hide inputs protects nobody."""
 
@@ -357,14 +357,14 @@ class SummingProtocol:
     helper: MakeHelper | None = None
     introduces: Callable[[bytes], Message] | None = None
     assistance: Assistance | None = None
-    """The helpers that clients trust; None if the protocol does not bound how many may collude."""
+    """The helpers that clients trust; None if the protocol does not bound how many helpers may collude."""
     strategies: frozenset[str] | None = None
-    """The noise strategies that it can be run with; None: all."""
+    """The noise strategies with which the protocol can be run; None: all."""
     configure: "Callable[[SummingProtocol, Mapping[str, Any], str], SummingProtocol] | None" = None
-    """Returns the protocol with `protocol.options` of a configuration in a mode; None: it has no options."""
+    """Returns the protocol for given `protocol.options` and a mode; None if the protocol has no options."""
     verifies_selection: bool = False
-    """Without a cohort: whether contributions prove their clients' selection and helpers verify it; if not, the only
-    arrival is open."""
+    """Without a cohort: whether contributions prove that their clients were selected, and helpers verify that; if not,
+    only open arrival is supported."""
     check_signed: CheckSigned | None = None
     """Verifies a quorum's signatures on the survivors of a chunk; None if the protocol signs no survivors."""
 
@@ -390,5 +390,5 @@ class SummingProtocol:
 
     @cached_property
     def upload(self) -> int:
-        """Return the index in `stages` of the first upload."""
+        """Return the index in `stages` of the first request that asks for an upload."""
         return next(i for i, stage in enumerate(self._client_stages) if stage.uploads)

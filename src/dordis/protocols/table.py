@@ -12,7 +12,7 @@ SUMMING = {
 
 
 def summing_protocol(name: str) -> SummingProtocol:
-    """Return the protocol of a configured name.
+    """Return the summing protocol with a name, as `protocol.use` of a configuration states it.
 
     >>> summing_protocol("secagg+").sparse
     True

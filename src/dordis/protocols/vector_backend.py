@@ -21,7 +21,7 @@ class Accumulator(Protocol):
     """The running sum of the uploads of one chunk."""
 
     def add(self, u: ClientId, packed: Packed) -> None:
-        """Check an upload whole, then add it whole."""
+        """Check the whole upload of client u, then add it; a refused upload leaves the sum unchanged."""
         ...
 
     def close(self) -> tuple[Vector, Collection[ClientId]]:
@@ -30,20 +30,20 @@ class Accumulator(Protocol):
 
 
 class Vectors(Protocol):
-    """A place where the server computes on vectors; the results do not depend on it."""
+    """Where the server computes on vectors: in this process or in workers, with the same results."""
 
     def accumulator(self, chunk: int, dim: int, bits: int) -> Accumulator:
-        """Begin the sum of a chunk."""
+        """Return a new accumulator for the sum of a chunk of `dim` coordinates."""
         ...
 
     def add_masks(
         self, suite: Suite, total: Vector, added: Sequence[Any], subtracted: Sequence[Any], bits: int
     ) -> None:
-        """Add and subtract masks, modulo 2^bits."""
+        """Add the masks in `added` to the total and subtract those in `subtracted`, in place, modulo 2^bits."""
         ...
 
     def remove_noise(self, total: Vector, released: Released, add: AddNoise) -> None:
-        """Subtract components of noise that `add` would add, modulo 2^32."""
+        """Subtract the released noise components, as `add` draws them, from the total, in place, modulo 2^32."""
         ...
 
 
@@ -56,12 +56,12 @@ class LocalAccumulator:
         self._clients: list[ClientId] = []
 
     def add(self, u: ClientId, packed: Packed) -> None:
-        """Check an upload whole, then add it whole."""
+        """Check the whole upload of client u, then add it; a refused upload leaves the sum unchanged."""
         add_packed(self._total, packed, self._bits)
         self._clients.append(u)
 
     def close(self) -> tuple[Vector, Collection[ClientId]]:
-        """Return the sum, and the clients whose uploads are in it."""
+        """Return the sum, modulo 2^32, and the clients whose uploads are in it."""
         return self._total, self._clients
 
 
@@ -72,17 +72,17 @@ class LocalVectors:
     threads: int = 1
 
     def accumulator(self, chunk: int, dim: int, bits: int) -> LocalAccumulator:
-        """Begin the sum of a chunk."""
+        """Return a new accumulator for the sum of a chunk of `dim` coordinates."""
         return LocalAccumulator(dim, bits)
 
     def add_masks(
         self, suite: Suite, total: Vector, added: Sequence[Any], subtracted: Sequence[Any], bits: int
     ) -> None:
-        """Add and subtract masks, modulo 2^bits."""
+        """Add the masks in `added` to the total and subtract those in `subtracted`, in place, modulo 2^bits."""
         suite.prg.add_masks(total, added, subtracted, bits, threads=self.threads)
 
     def remove_noise(self, total: Vector, released: Released, add: AddNoise) -> None:
-        """Subtract components of noise that `add` would add, modulo 2^32."""
+        """Subtract the released noise components, as `add` draws them, from the total, in place, modulo 2^32."""
         for seed, variance in released:
             add(total, seed, variance, subtract=True)
 
