@@ -30,7 +30,7 @@ Keys = Mapping[ClientId, bytes]
 """Public signing keys of one role."""
 
 LARGEST_INDEX = 1 << 62
-"""Indices are below this one, so that the indices of keys for later rounds fit eight bytes too."""
+"""Round indices are below this bound, so that they and the indices of the following rounds' keys fit eight bytes."""
 _HEADER = msgspec.msgpack.Decoder(Header)
 
 
@@ -53,7 +53,7 @@ def check_helpers_registered(parameters: AssistedParameters, helpers: Keys) -> N
 
 
 def check_epoch_keys_signed(parameters: AssistedParameters, helpers: Keys, suite: Suite) -> None:
-    """Raise unless every helper signed its key, for this run and these rounds."""
+    """Raise unless every helper signed its epoch key, for this run and the rounds that the key states."""
     for h in parameters.present:
         key = parameters.helpers[h]
         if key is not None:
@@ -61,14 +61,14 @@ def check_epoch_keys_signed(parameters: AssistedParameters, helpers: Keys, suite
 
 
 def check_epoch_keys_fresh(parameters: AssistedParameters, now: float) -> None:
-    """Raise ParametersRefused if a key has expired: its private half should be erased."""
+    """Raise ParametersRefused if a helper's key has expired: its private half should be erased."""
     for h, key in parameters.helpers.items():
         if key is not None and key.not_after <= now:
             raise ParametersRefused(f"the key of helper {h} has expired")
 
 
 def check_epoch_keys_well_formed(parameters: AssistedParameters, suite: Suite) -> None:
-    """Raise if a key is of low order: anybody could compute the secret agreed with it."""
+    """Raise if a helper's key is of low order: anybody could compute the secret agreed with such a key."""
     for key in parameters.helpers.values():
         if key is not None:
             suite.agreement.validate(key.key)
@@ -124,7 +124,7 @@ def check_vector_digest(header: Header, vector: bytes | memoryview) -> None:
 
 
 def check_box_digest(parameters: AssistedParameters, header: Header, helper: ClientId, box: bytes) -> None:
-    """Raise ProtocolError unless a box has the digest for this helper in the signed header."""
+    """Raise ProtocolError unless a box has the digest that the signed header states for this helper."""
     place = parameters.present.index(helper)
     signed = header.boxes[DIGEST_BYTES * place : DIGEST_BYTES * (place + 1)]
     if hashlib.sha256(box).digest() != signed:
@@ -132,7 +132,7 @@ def check_box_digest(parameters: AssistedParameters, header: Header, helper: Cli
 
 
 def check_seeds(parameters: AssistedParameters, header: Header, client: ClientId, seeds: Mapping[int, bytes]) -> None:
-    """Raise DecryptionFailed unless the seeds are the committed ones, so that all members of a set have the same."""
+    """Raise DecryptionFailed unless the seeds match the header's commitments, so that a set's members have the same."""
     for rank, seed in seeds.items():
         committed = header.seeds[DIGEST_BYTES * rank : DIGEST_BYTES * (rank + 1)]
         if commit_seed(parameters, client, rank, seed) != committed:
@@ -146,7 +146,7 @@ def check_seed_count(plaintext: bytes, count: int) -> None:
 
 
 def check_one_header(known: bytes | None, digest: bytes, client: ClientId) -> None:
-    """Raise UnexpectedRequest if the client had another header in this round."""
+    """Raise UnexpectedRequest if the helper has seen another header of the client in this round."""
     if known is not None and known != digest:
         raise UnexpectedRequest(f"there was another header of client {client} in this round")
 
@@ -158,39 +158,39 @@ def check_round_id(round: bytes) -> None:
 
 
 def check_joined_run(joined: bytes | None, round: bytes) -> None:
-    """Raise ParametersRefused unless a request is for the run that the helper joined; None: any run."""
+    """Raise ParametersRefused unless a request is for the run that the helper joined; `joined` None: any run."""
     if joined is not None and round[:RUN_BYTES] != joined:
         raise ParametersRefused("the request is for a round of another run than the one that this helper has joined")
 
 
 def check_same_parameters(known: bytes, digest: bytes) -> None:
-    """Raise UnexpectedRequest if the helper knows other parameters for this index."""
+    """Raise UnexpectedRequest if the helper has seen other parameters for this round index."""
     if known != digest:
         raise UnexpectedRequest("there were other parameters under this index")
 
 
 def check_own_key(parameters: AssistedParameters, me: ClientId, public: bytes) -> None:
-    """Raise ParametersRefused unless the parameters name the helper's own live key."""
+    """Raise ParametersRefused unless the parameters name the key whose private half this helper has."""
     key = parameters.helpers.get(me)
     if key is None or key.key != public:
         raise ParametersRefused(f"the round does not name the live key of helper {me}")
 
 
 def read_survivors(words: bytes) -> tuple[ClientId, ...]:
-    """Return U3 from its words; raise ProtocolError unless it is sorted without repetition."""
+    """Return the survivors, U3, from words of eight bytes; raise ProtocolError unless sorted without repetition."""
     survivors = tuple(map(ClientId, unpack_words(words)))
     check_sorted(survivors)
     return survivors
 
 
 def check_sorted(survivors: Sequence[ClientId]) -> None:
-    """Raise ProtocolError unless U3 is sorted without repetition."""
+    """Raise ProtocolError unless the survivors are sorted without repetition."""
     if any(u >= v for u, v in pairwise(survivors)):
         raise ProtocolError("U3 is not sorted, or has a client twice")
 
 
 def check_survivor_count(parameters: AssistedParameters, survivors: Collection[ClientId]) -> None:
-    """Raise unless U3 has n_min to n_max clients: with fewer, too little noise would be left."""
+    """Raise unless there are n_min to n_max survivors: with fewer, too little noise would be left."""
     if not parameters.n_min <= len(survivors) <= parameters.n_max:
         raise ProtocolError(
             f"U3 has {len(survivors)} clients, and not {parameters.n_min} to {parameters.n_max} of them"
@@ -198,19 +198,19 @@ def check_survivor_count(parameters: AssistedParameters, survivors: Collection[C
 
 
 def check_all_opened(survivors: Collection[ClientId], opened: Collection[ClientId]) -> None:
-    """Raise ProtocolError unless the helper opened the box of every member of U3 without fault."""
+    """Raise ProtocolError unless the helper opened the box of every survivor without fault."""
     if not set(survivors) <= set(opened):
         raise ProtocolError("U3 has a client whose box was not opened here without fault")
 
 
 def check_same_statement(claimed: bytes, asked: bytes) -> None:
-    """Raise UnexpectedRequest if the helper agreed on another U3 under this index, with any parameters."""
+    """Raise UnexpectedRequest if the helper agreed on other survivors or parameters under this round index."""
     if claimed != asked:
         raise UnexpectedRequest("another U3 was agreed on under this index")
 
 
 def check_agreed(claimed: bytes | None) -> None:
-    """Raise UnexpectedRequest if the helper has not agreed on a U3 under this index."""
+    """Raise UnexpectedRequest if the helper has not agreed on survivors under this round index."""
     if claimed is None:
         raise UnexpectedRequest("a reveal was asked for before this helper agreed on U3")
 
@@ -218,7 +218,7 @@ def check_agreed(claimed: bytes | None) -> None:
 def check_quorum(
     parameters: AssistedParameters, statement: bytes, signatures: Mapping[int, bytes], helpers: Keys, suite: Suite
 ) -> None:
-    """Raise unless at least q different helpers of the round signed this U3."""
+    """Raise unless a quorum of different helpers of the round signed the statement on the survivors."""
     signers = set(map(ClientId, signatures))
     if not signers <= set(parameters.members) or len(signers) < parameters.quorum:
         raise ProtocolError(f"{len(signers)} signatures are no quorum of {parameters.quorum} helpers of the round")

@@ -1,4 +1,4 @@
-"""The assisted client: one message, then it may leave."""
+"""The assisted client: it sends one message, then may leave the round."""
 
 import hashlib
 import secrets
@@ -25,11 +25,11 @@ from dordis.protocols.one_message import seal_boxes
 from dordis.protocols.summing import SumInput, SummingClient, SummingState, helper_keys, require_parameters
 
 BOX = "assisted-box"
-"""The label under which keys of boxes are derived."""
+"""The label from which the keys of boxes, the seeds encrypted to one helper, are derived."""
 
 
 class AssistedState(SummingState):
-    """The state of a client: parameters, a seed for each set, and private secrets for each chunk."""
+    """The state of a client: parameters, a seed for each set of helpers, and private secrets for each chunk."""
 
     parameters: AssistedParameters | None = None
     seeds: tuple[bytes, ...] = ()
@@ -61,7 +61,7 @@ class AssistedClient(SummingClient[AssistedState]):
 
     @property
     def setup(self) -> Sequence[On[Any]]:
-        """Return the one request."""
+        """Return the one request that the client answers."""
         return (On(SendContribution, self.contribute),)
 
     @property
@@ -69,7 +69,7 @@ class AssistedClient(SummingClient[AssistedState]):
         return require_parameters(self.state.parameters)
 
     def contribute(self, request: SendContribution) -> SignedContribution:
-        """Check the parameters, draw all secrets, and return the input under noise and a mask for each set."""
+        """Check the parameters, draw all secrets, and return the input with noise and a mask for each set."""
         parameters, state = request.parameters, self.state
         self.check(parameters)
         state.parameters = parameters
@@ -85,7 +85,7 @@ class AssistedClient(SummingClient[AssistedState]):
         return SignedContribution(header, signature, b"".join(boxes), vector)
 
     def check(self, parameters: AssistedParameters) -> None:
-        """Raise if parameters break a rule, or a helper's key is not signed by that helper."""
+        """Raise if the parameters break a rule, a helper's key is invalid, or the input does not fit the parameters."""
         rules.check_rules(parameters)
         checks.check_signing_key(self._signing)
         checks.check_helpers_registered(parameters, self._helpers)
@@ -106,7 +106,7 @@ class AssistedClient(SummingClient[AssistedState]):
         return IssuedSecrets(self.state.private[chunk], tuple(deposited))
 
     def _masked(self, parameters: AssistedParameters) -> Vector:
-        """Return the input with noise and masks, over the ring."""
+        """Return the client's input to all chunks, with noise and masks."""
         chunks = [self.input.chunk(parameters, chunk, self.issued(chunk)) for chunk in range(self.chunks)]
         y = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
         masks = [
@@ -116,7 +116,7 @@ class AssistedClient(SummingClient[AssistedState]):
         return y
 
     def _boxes(self, parameters: AssistedParameters) -> tuple[bytes, list[bytes]]:
-        """Seal the seeds of all sets of each helper that has a key; return the ephemeral public key and the boxes."""
+        """Encrypt to each helper that has a key the seeds of its sets; return the fresh public key and the boxes."""
         keys = {int(h): key.key for h, key in parameters.helpers.items() if key is not None}
         seeds = {h: b"".join(self.state.seeds[rank] for rank in parameters.ranks[ClientId(h)]) for h in keys}
         public, boxes = seal_boxes(self._suite, parameters, self.me, keys, seeds, self._entropy, use=BOX)

@@ -17,23 +17,23 @@ from dordis.protocols.parameters import Parameters
 
 DIGEST_BYTES = 32
 Due = Sequence[tuple[int, ClientId, int]]
-"""Chunk, client and component of each piece that helpers reveal, in order."""
+"""Chunk, client and noise component of each piece of a noise seed that helpers reveal, in order."""
 
 
 def mask_stream(suite: Suite, parameters: Parameters, client: ClientId, rank: int, seed: bytes) -> Any:
-    """Return the keystream of the mask that a client adds for a set, over all chunks."""
+    """Return the keystream of the mask, as long as all chunks, that a client adds for a set of helpers."""
     label = kdf.label("assisted-mask", parameters.round, 0, client, rank)
     return suite.prg.Stream.from_bytes(kdf.derive(seed, label, parameters.digest, suite.prg.STREAM_BYTES))
 
 
 def piece(parameters: Parameters, chunk: int, client: ClientId, rank: int, component: int, seed: bytes) -> bytes:
-    """Return a set's piece of the seed of one removable component: each chunk has seeds of its own."""
+    """Return a helper set's piece of a noise seed: that of one removable component of a client in a chunk."""
     label = kdf.label("assisted-piece", parameters.round, chunk, client, rank) + b"/%d" % component
     return kdf.derive(seed, label, parameters.digest, SECRET_BYTES)
 
 
 def join_pieces(pieces: Iterable[bytes]) -> bytes:
-    """Return the seed from its pieces: their exclusive or."""
+    """Return the noise seed from the pieces of all sets: their exclusive or."""
     joined = 0
     for part in pieces:
         joined ^= int.from_bytes(part, "big")
@@ -41,7 +41,7 @@ def join_pieces(pieces: Iterable[bytes]) -> bytes:
 
 
 def due_pieces(parameters: AssistedParameters, survivors: Collection[ClientId]) -> Due:
-    """Return the pieces that every set reveals for U3, in order."""
+    """Return which pieces of noise seeds every helper set reveals for these survivors, in order."""
     return [
         (chunk, ClientId(u), component)
         for chunk in range(len(parameters.chunks))
@@ -51,7 +51,7 @@ def due_pieces(parameters: AssistedParameters, survivors: Collection[ClientId]) 
 
 
 def commit_seed(parameters: Parameters, client: ClientId, rank: int, seed: bytes) -> bytes:
-    """Return a client's commitment to the seed of a set."""
+    """Return a client's commitment to its seed for a set of helpers."""
     label = kdf.label("assisted-seed", parameters.round, 0, client, rank)
     return kdf.commit(label, parameters.digest, seed)
 
@@ -59,7 +59,7 @@ def commit_seed(parameters: Parameters, client: ClientId, rank: int, seed: bytes
 def sum_masks(
     suite: Suite, parameters: AssistedParameters, rank: int, seeds: Mapping[ClientId, bytes], threads: int = 1
 ) -> bytes:
-    """Return the sum of the masks that clients added for a set, packed."""
+    """Return the sum of the masks that clients added for a set of helpers, packed."""
     total: Vector = np.zeros(parameters.dim, np.uint32)
     streams = [mask_stream(suite, parameters, u, rank, seed) for u, seed in seeds.items()]
     suite.prg.add_masks(total, streams, [], parameters.bits, threads=threads)
@@ -67,7 +67,7 @@ def sum_masks(
 
 
 def digest_value(parameters: AssistedParameters, rank: int, masks: bytes | memoryview, pieces: bytes) -> bytes:
-    """Return the digest of a set's mask sum and due pieces."""
+    """Return the digest of a helper set's mask sum and due pieces of noise seeds."""
     label = kdf.label("assisted-value", parameters.round, 0, 0, rank)
     hashed = hashlib.sha256()
     for part in (label, parameters.digest, masks, pieces):

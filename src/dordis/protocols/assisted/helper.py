@@ -1,7 +1,8 @@
 """A helper: it signs keys for coming rounds, opens boxes, agrees on one U3 a round, and reveals mask sums for it.
 
-A helper has no data and sees no update.  Before `Reveal` it sends only keys, signatures and the ids of clients with
-wrong boxes, not even the digest of a mask sum: guesses could be tested with that.
+A box is a client's seeds, encrypted to one helper; U3 are the survivors, the clients in the sum.  A helper has no data
+and sees no update.  Before `Reveal` it sends only keys, signatures and the ids of clients with wrong boxes.  It does
+not even send the digest of a mask sum, because guesses at an update could be tested with the digest.
 """
 
 import hashlib
@@ -45,13 +46,13 @@ LIFETIME = 3600 + DAY
 
 
 class HelperStore(Protocol):
-    """The durable state of a helper: private halves of its keys, and the one U3 of every index."""
+    """The durable state of a helper: private halves of its keys, and the digest of the one U3 of each round."""
 
     def get(self, key: str) -> bytes | None:
         """Return a stored value; empty if it was erased, None if there never was one."""
 
     def claim(self, key: str, value: bytes) -> bytes:
-        """Return the value stored under the key; if there is none, store this one durably first."""
+        """Return the value stored under the key; if there never was one, store `value` durably first."""
 
     def erase(self, key: str) -> None:
         """Erase a value; `get` returns empty for its key from now on."""
@@ -67,15 +68,15 @@ class MemoryStore:
         self._values: dict[str, bytes] = {}
 
     def get(self, key: str) -> bytes | None:
-        """Return a stored value."""
+        """Return a stored value; empty if it was erased, None if there never was one."""
         return self._values.get(key)
 
     def claim(self, key: str, value: bytes) -> bytes:
-        """Store the value if the key is new; return the stored one."""
+        """Return the value stored under the key; if there never was one, store `value` first."""
         return self._values.setdefault(key, value)
 
     def erase(self, key: str) -> None:
-        """Forget a value."""
+        """Erase a value; `get` returns empty for its key from now on."""
         self._values[key] = b""
 
     def keys(self, prefix: str) -> list[str]:
@@ -87,22 +88,22 @@ class HelperPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The rounds that a helper accepts; by default all that keep the rules."""
 
     runs: frozenset[str] | None = None
-    """Ids of the runs, in hex; None: any."""
+    """Ids of the accepted runs, in hex; None: any run."""
     clients: int = 2
-    """Least n_min."""
+    """Least number of clients in a sum, n_min, that a round must require."""
     colluders: int = 0
-    """Least T_C."""
+    """Least number of colluding clients, T_C, that a round must withstand."""
     faulty: int = 1
-    """Least f."""
+    """Least number of colluding helpers, f, that a round must withstand."""
     helpers: frozenset[int] | None = None
-    """The helpers it serves with; None: any."""
+    """Ids of the helpers that a round may have; None: any."""
     most_clients: int = 1 << 14
     most_coordinates: int = 1 << 40
-    """Largest number of coordinates times clients of a round."""
+    """Largest product of a round's number of coordinates and its largest number of clients, n_max."""
     rounds_a_day: int = 10_000
-    """Largest number of new rounds in 24 hours for which keys are shown; kept by deployed helpers."""
+    """Largest number of new rounds in 24 hours for which keys are sent; enforced by deployed helpers only."""
     key_days: int = 30
-    """Largest number of days for which private halves of epoch keys are kept; kept by deployed helpers."""
+    """Longest lifetime of private halves of epoch keys, in days; enforced by deployed helpers only."""
 
 
 def check_policy(policy: HelperPolicy, parameters: AssistedParameters) -> None:
@@ -123,7 +124,7 @@ def check_policy(policy: HelperPolicy, parameters: AssistedParameters) -> None:
 
 @dataclass(frozen=True)
 class OpenedHeader:
-    """An opened contribution: the digest of its header, and the seeds by the ranks of sets."""
+    """An opened contribution: the digest of its header, and the seeds by rank of the helper set."""
 
     digest: bytes
     seeds: Mapping[int, bytes] = field(repr=False)
@@ -131,7 +132,7 @@ class OpenedHeader:
 
 @dataclass
 class HelperRound:
-    """A helper's data of one round, not stored: the server can send it again."""
+    """A helper's data of one round, kept in memory only: the server can send the boxes again."""
 
     parameters: AssistedParameters
     opened: dict[ClientId, OpenedHeader] = field(default_factory=dict)
@@ -197,12 +198,12 @@ class AssistedHelper:
     # Keys
 
     def erase_expired(self) -> None:
-        """Erase the expired private halves of keys."""
+        """Erase the expired private halves of keys, and forget the rounds that need them."""
         if erase_expired_keys(self._store, self._clock()):
             self._drop_closed_rounds()
 
     def introduce(self, request: Introduce) -> EpochKeys:
-        """Return the keys for the next rounds, and erase the private halves of keys for earlier rounds."""
+        """Return the public keys for this and the next rounds; erase the private halves of keys for earlier rounds."""
         run, index = request.round[:RUN_BYTES], int.from_bytes(request.round[RUN_BYTES:], "big")
         for key in self._store.keys(_epoch(run)):
             if int(key.rpartition("/")[2]) < index:
@@ -212,7 +213,7 @@ class AssistedHelper:
         return EpochKeys({key.epoch: key for key in shown if key is not None})
 
     def _epoch_key(self, run: bytes, epoch: int) -> EpochKey | None:
-        """Return the signed key of an epoch, which is one round: always the same key; None once it is erased."""
+        """Return the signed public key of an epoch, which is one round; None once its private half is erased."""
         fresh = self._suite.agreement.generate(self._entropy) + (int(self._clock()) + self._lifetime).to_bytes(8, "big")
         held = self._store.claim(_epoch(run, epoch), fresh)
         if not held:
@@ -224,7 +225,7 @@ class AssistedHelper:
         )
 
     def _drop_closed_rounds(self) -> None:
-        """Forget the seeds of rounds whose private half is erased."""
+        """Forget the rounds whose key has lost its private half, with the seeds of their clients."""
         self._rounds = {round: held for round, held in self._rounds.items() if self._private(held.parameters)}
 
     def _private(self, parameters: AssistedParameters) -> bytes | None:
@@ -236,7 +237,7 @@ class AssistedHelper:
     # Boxes
 
     def open(self, request: OpenBoxes) -> BoxesOpened:
-        """Open boxes and return the clients with a wrong box or seeds; raise for errors of the server."""
+        """Open boxes and return the clients with a wrong box or seeds; raise if the server's request is wrong."""
         parameters = request.parameters
         private = self._private(parameters)
         if private is None:
@@ -284,12 +285,12 @@ class AssistedHelper:
     # U3
 
     def agree(self, request: AgreeOnSurvivors) -> SurvivorsAgreed:
-        """Sign U3, once for an index; the same U3 gets the same bytes again."""
+        """Sign U3; raise if another U3 was signed under this round index.  The same U3 gets the same signature."""
         statement = self._claim(self._held(request.round), request.survivors)
         return SurvivorsAgreed(self._suite.signature.sign(self._secret, statement))
 
     def _claim(self, held: HelperRound, words: bytes) -> bytes:
-        """Return the statement on U3, stored durably as the only one of this index; a wrong U3 is not stored."""
+        """Return the statement on U3, after storing its digest as the only one of this round; raise if U3 is wrong."""
         statement = self._statement(held, words)
         digest = hashlib.sha256(statement).digest()
         checks.check_same_statement(self._store.claim(_claimed(held.parameters.round), digest), digest)
@@ -309,7 +310,7 @@ class AssistedHelper:
     # Sums
 
     def reveal(self, request: Reveal) -> Revealed:
-        """Reveal the mask sums of the one U3 of this index, for sets that this helper is in."""
+        """Return the mask sums over U3, the only one of this round, for the requested sets: whole, or their digests."""
         held = self._held(request.round)
         parameters = held.parameters
         if parameters.is_malicious:
@@ -332,7 +333,7 @@ class AssistedHelper:
         return Revealed(digests, pieces, b"".join(wholes))
 
     def _value(self, held: HelperRound, rank: int, survivors: tuple[ClientId, ...]) -> tuple[bytes, bytes]:
-        """Return the packed mask sum of U3 for a set, and the due pieces."""
+        """Return the packed mask sum over the survivors for a set, and the set's due pieces of noise seeds."""
         parameters, seeds = held.parameters, {u: held.opened[u].seeds[rank] for u in survivors}
         masks = sum_masks(self._suite, parameters, rank, seeds, self._threads)
         due = due_pieces(parameters, survivors)
@@ -340,7 +341,7 @@ class AssistedHelper:
 
 
 def erase_expired_keys(store: HelperStore, now: float) -> bool:
-    """Erase the expired private halves of keys; tell whether there were any."""
+    """Erase the expired private halves of keys; return whether there were any."""
     expired = [key for key in store.keys("epoch/") if _end(store.get(key) or b"") <= now]
     for key in expired:
         store.erase(key)
@@ -353,7 +354,7 @@ def _epoch(run: bytes, epoch: int | None = None) -> str:
 
 
 def _end(held: bytes) -> int:
-    """Return not_after of a stored private half."""
+    """Return when a stored private half expires, in seconds since 1970."""
     return int.from_bytes(held[SECRET_BYTES:], "big")
 
 

@@ -1,7 +1,7 @@
-"""The messages of an assisted round: one from each client, and up to four to each helper.
+"""The messages of an assisted round: one from each client, and four kinds of request to helpers.
 
 A client signs a header with the digests of everything in its contribution.  Helpers receive headers and their own
-boxes; vectors stay with the server.
+boxes (seeds encrypted to them); vectors stay with the server.
 """
 
 from typing import Annotated, ClassVar
@@ -15,11 +15,11 @@ from dordis.protocols.limits import MOST_CLIENTS
 from dordis.protocols.summing import Opening
 
 VERSION = 1
-"""Longest frames, in bytes, of headers and of signed statements."""
+"""Version of headers and of signed statements."""
 
 
 class Introduce(Message, frozen=True):
-    """To helpers, before the parameters are fixed: send your keys for this round and later ones."""
+    """To helpers, before the parameters are fixed: send your public keys for this round and the next ones."""
 
     reply: ClassVar = EpochKeys
     role: ClassVar = Role.HELPER
@@ -27,7 +27,7 @@ class Introduce(Message, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The signed part of a contribution: round, key, and digests of boxes (by helper), seeds (by set) and vector."""
+    """The signed part of a contribution: round, key, digests of boxes (by helper) and vector, commitments to seeds."""
 
     version: int
     round: bytes
@@ -60,7 +60,7 @@ class SendContribution(Opening, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The part of a contribution for one helper."""
+    """The part of a contribution that one helper receives: the signed header and the helper's box."""
 
     header: bytes
     signature: Signature
@@ -84,13 +84,13 @@ class OpenBoxes(Message, frozen=True):
 
 
 class SurvivorsAgreed(Message, frozen=True):
-    """A helper's signature on U3: it answers for no other U3 of this round."""
+    """A helper's signature on U3, the survivors: the helper reveals mask sums for no other U3 of this round."""
 
     signature: Signature
 
 
 class AgreeOnSurvivors(Message, frozen=True):
-    """To helpers, in the malicious mode: sign U3, given as words of eight bytes."""
+    """To helpers, in the malicious mode: sign U3, the survivors, given as words of eight bytes."""
 
     reply: ClassVar = SurvivorsAgreed
     role: ClassVar = Role.HELPER
@@ -99,7 +99,7 @@ class AgreeOnSurvivors(Message, frozen=True):
 
 
 class Revealed(Message, frozen=True):
-    """For each set asked, by its rank: the due pieces and, in `masks`, the packed mask sum; or the digest of both."""
+    """For each requested set, by rank: the due pieces of seeds and, in `masks`, the mask sum; or the digest of both."""
 
     bulk: ClassVar = "masks"
     digests: dict[int, bytes]
@@ -108,7 +108,7 @@ class Revealed(Message, frozen=True):
 
 
 class Reveal(Message, frozen=True):
-    """To helpers: reveal the mask sums of U3 for these sets, by rank: whole, or only the digest."""
+    """To helpers: reveal the mask sums over U3 for these sets, by rank: whole if True, else only the digest."""
 
     reply: ClassVar = Revealed
     role: ClassVar = Role.HELPER
@@ -120,5 +120,5 @@ class Reveal(Message, frozen=True):
 
     @property
     def vectors(self) -> int:
-        """Return how many vectors are beside the frame of the reply."""
+        """Return the number of whole mask sums that the reply carries beside its frame."""
         return sum(self.sets.values())

@@ -17,9 +17,9 @@ from dordis.protocols.parameters import Assistance, Parameters, extend
 from dordis.protocols.summing import Roster
 
 MOST_SETS = 64
-"""Largest C(m, f), the number of sets: a client draws a seed and a mask as long as its update for each set."""
+"""Largest number of helper sets, C(m, f): for each set a client draws a seed and a mask as long as its update."""
 MOST_EXACT = 64
-"""Largest T with the scheme `exact`: helpers reveal up to T pieces for every client."""
+"""Largest dropout tolerance T with the scheme `exact`: helpers reveal up to T pieces of seeds for every client."""
 STRATEGIES = frozenset({"xnoise", "orig", "none"})
 SCHEMES = frozenset({Scheme.SINGLE.value, Scheme.EXACT.value, Scheme.ORIG.value, Scheme.NONE.value})
 
@@ -40,7 +40,7 @@ class EpochKey(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class EpochKeys(Message, frozen=True):
-    """The keys of a helper for the coming rounds, by their epochs."""
+    """The public keys of a helper for the coming rounds, by epoch."""
 
     keys: Annotated[dict[int, EpochKey], Meta(max_length=MOST_SETS)]
 
@@ -49,7 +49,7 @@ class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
     """The common part, and H: each helper with its key for this round, or None if it has no key and cannot take part.
 
     At most `faulty` helpers, f, collude with the server and with T_C clients.  With `can_abort` any single helper can
-    stop a round; with `no_base` clients may have no base noise, so that more than f helpers could remove all of it.
+    stop a round; with `no_base` clients may have no base noise, so that f + 1 helpers could remove all their noise.
     """
 
     helpers: Annotated[dict[int, EpochKey | None], Meta(max_length=MOST_SETS)]
@@ -59,7 +59,7 @@ class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
     @cached_property
     def members(self) -> tuple[ClientId, ...]:
-        """Return H, sorted."""
+        """Return the ids of all helpers, H, sorted."""
         return tuple(map(ClientId, sorted(self.helpers)))
 
     @cached_property
@@ -76,22 +76,22 @@ class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
     @property
     def quorum(self) -> int:
-        """Return q: any two sets of q helpers have an honest one in common."""
+        """Return the quorum q of helpers: any two quorums have an honest helper in common."""
         return (len(self.helpers) + self.faulty) // 2 + 1
 
     @cached_property
     def sets(self) -> tuple[tuple[ClientId, ...], ...]:
-        """Return all subsets of m - f helpers, in lexicographic order: one of them has no colluding helper."""
+        """Return all sets of m - f of the m helpers, in lexicographic order: at least one has no colluding helper."""
         return tuple(combinations(self.members, len(self.helpers) - self.faulty))
 
     @cached_property
     def ranks(self) -> dict[ClientId, tuple[int, ...]]:
-        """Return for each helper the ranks of the sets that it is in."""
+        """Return for each helper the ranks, the indices in `sets`, of the sets that the helper is in."""
         return {h: tuple(rank for rank, members in enumerate(self.sets) if h in members) for h in self.members}
 
     @property
     def voices(self) -> int:
-        """Return how many members of a set must give the same value: f + 1 (all, if the set is smaller), or one."""
+        """Return how many members of a set must give the same value: f + 1 or all, if malicious; else one."""
         return min(self.faulty + 1, len(self.helpers) - self.faulty) if self.is_malicious else 1
 
     @property
@@ -100,7 +100,7 @@ class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
         return Assistance(tuple(map(int, self.members)), self.faulty, self.no_base)
 
     def due(self, chunk: int, survivors: Collection[ClientId]) -> Due:
-        """Return the removable components that are disclosed; the same clients are chosen in all chunks."""
+        """Return, for each survivor, its removable noise components that are due: in all chunks of the same clients."""
         return self.plans[chunk].due_components(survivors, removal_context(self.round, 0, self.digest))
 
     def check_own(self) -> None:
@@ -158,7 +158,7 @@ def check_keys_repeated(parameters: AssistedParameters) -> None:
 
 
 def check_arrivals(parameters: AssistedParameters) -> None:
-    """Raise ParametersRefused if clients have no base noise (n_min < n_max / 2), unless `no_base` is set."""
+    """Raise ParametersRefused if n_min < n_max / 2, so that clients have no base noise, unless `no_base` is set."""
     if 2 * parameters.n_min < parameters.n_max and not parameters.no_base:
         raise ParametersRefused(
             f"n_min = {parameters.n_min} is below half of n_max = {parameters.n_max}: more than f helpers could "
@@ -167,7 +167,7 @@ def check_arrivals(parameters: AssistedParameters) -> None:
 
 
 def check_scheme(parameters: AssistedParameters) -> None:
-    """Raise ParametersRefused if helpers do not support the noise scheme, or it has too many components."""
+    """Raise ParametersRefused if helpers do not support the noise scheme, or T is too large for the scheme `exact`."""
     if parameters.scheme not in SCHEMES:
         raise ParametersRefused(f"assisted rounds have no noise scheme '{parameters.scheme}'")
     if parameters.scheme == Scheme.EXACT.value and parameters.tolerance > MOST_EXACT:
@@ -178,10 +178,10 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The settings `protocol.options` of the assisted protocol."""
 
     helpers: Annotated[int, Meta(ge=0)] | tuple[int, ...] = 0
-    """The number of helpers, m, which have the ids from 1 on, or their ids; 0: 3 f + 1 against a malicious server, else
-    2 f + 1."""
+    """The ids of the helpers, or their number m, for the ids 1 to m; 0 means 3 f + 1 helpers against a malicious
+    server, else 2 f + 1."""
     faulty: Annotated[int, Meta(ge=1)] = 1
-    """How many of them may collude with the server, f."""
+    """The number of helpers, f, that may collude with the server."""
     abort: bool = False
     """Whether any single helper may stop a round: then m may be below 3 f + 1."""
     no_base: bool = False
@@ -189,7 +189,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def agree_with_helpers(options: Options, common: Parameters, roster: Roster) -> AssistedParameters:
-    """Return parameters from their common part, H, and the helpers' keys for this round, unchecked."""
+    """Return unchecked parameters: the common part, the helpers with their keys for this round, and the options."""
     helpers = {int(h): _key_for(common.index, reply) for h, reply in sorted(roster.introductions.items())}
     return extend(
         common,

@@ -1,4 +1,4 @@
-"""The assisted server: it takes contributions, has helpers open boxes, agree on U3 and reveal mask sums.
+"""The assisted server: it takes contributions, has helpers open boxes, agree on U3 (the survivors), reveal mask sums.
 
 It holds one vector, the sum so far.  A stored contribution is read again only to subtract it, if its client is not in
 U3.
@@ -50,7 +50,7 @@ PIECE = 1 << 20
 
 
 class AssistedSetup(SummingSetup):
-    """The whole round, from the open call to the sum; `standing` has the complaints of this and earlier rounds."""
+    """The server's whole round, from open call to sum; `standing` has the complaints of this and earlier rounds."""
 
     def __init__(self, parameters: AssistedParameters, registry: Mapping[ClientId, bytes], suite: Suite) -> None:
         self.parameters, self.suite = parameters, suite
@@ -58,7 +58,7 @@ class AssistedSetup(SummingSetup):
         self.standing: Complaints = Complaints()
         self.total: Vector = np.zeros(parameters.dim, np.uint32)
         self.contributions: dict[ClientId, SignedContribution] = {}
-        """Contributions without their vectors, which are in the total."""
+        """Contributions without their vectors, which are added to `total`."""
         self.u3: tuple[ClientId, ...] = ()
         self.live: tuple[ClientId, ...] = ()
         """Helpers that opened all boxes; after `agree`, those that signed U3."""
@@ -81,7 +81,7 @@ class AssistedSetup(SummingSetup):
         )
 
     def take_contributions(self) -> Flow:
-        """Add up the contributions as they arrive."""
+        """Add up the contributions as they arrive; raise TooFewClients if fewer than n_min clients contributed."""
         self._call = OpenCall(SendContribution(self.parameters), self.parameters.n_max, self.check)
         for u, reply in (yield self._call):
             whole = of_kind(SignedContribution, reply)
@@ -91,7 +91,7 @@ class AssistedSetup(SummingSetup):
         check_arrived(self.parameters, SendContribution.__name__, self.contributions)
 
     def check(self, u: ClientId, reply: Message) -> None:
-        """Refuse a contribution that is not whole, not signed, or whose client was not selected or is left out."""
+        """Raise if a contribution is malformed or not signed, or if its client was not selected or is left out."""
         reply, parameters = of_kind(SignedContribution, reply), self.parameters
         check_not_left_out(self.standing, u)
         header = checks.read_header(parameters, u, reply.header)
@@ -110,7 +110,7 @@ class AssistedSetup(SummingSetup):
         return {h: reply.boxes[size * place : size * (place + 1)] for place, h in enumerate(present)}
 
     def open_boxes(self) -> Flow:
-        """Have every helper open its boxes; clients that a helper names are taken out of the sum."""
+        """Have every helper open its boxes; subtract the contributions of clients that a helper names."""
         live = {h for h in self.parameters.present if h not in self.standing.helpers}
         edges: set[tuple[int, int]] = set()
         for clients in self._pieces():
@@ -172,7 +172,7 @@ class AssistedSetup(SummingSetup):
         return reply.signature
 
     def reveal(self) -> Flow:
-        """Ask members of every set until enough of them gave the same value."""
+        """Ask helpers for the mask sum and due pieces of every set, until enough members of it gave the same value."""
         parameters, survivors = self.parameters, pack_words(self.u3)
         live, needed = set(self.live), parameters.voices
         self.sets = [
@@ -242,7 +242,7 @@ class AssistedSetup(SummingSetup):
             check_confirmed(voices)
 
     def unmask(self) -> Flow | None:
-        """Subtract the mask sums, and join the seeds of due noise from their pieces."""
+        """Subtract the mask sums from the sum, and join the seeds of due noise from their pieces."""
         parameters, due = self.parameters, due_pieces(self.parameters, self.u3)
         values = [voices.value for voices in self.sets]
         pieces = [value.pieces for value in values if value is not None]
@@ -256,13 +256,13 @@ class AssistedSetup(SummingSetup):
 
 
 def check_not_left_out(standing: Complaints, client: ClientId) -> None:
-    """Raise MalformedMessage if a complaint about the client is unresolved: it would not be in U3."""
+    """Raise MalformedMessage if the client is proved wrong or has an unresolved complaint: it would not be in U3."""
     if client in standing.left_out:
         raise MalformedMessage(f"client {client} is left out of this run: a helper could not open its box")
 
 
 def check_quorum_left(parameters: AssistedParameters, stage: str, live: Sequence[ClientId]) -> None:
-    """Raise unless enough helpers answered: a quorum in the malicious mode, else one of every set."""
+    """Raise unless enough helpers answered: a quorum in the malicious mode, else f + 1, one of every set."""
     needed = parameters.quorum if parameters.is_malicious else parameters.faulty + 1
     if len(live) < needed:
         raise TooFewHelpers(stage, len(live), needed)
@@ -275,7 +275,7 @@ def check_confirmed(voices: SetVoices) -> None:
 
 
 def _read_names(h: ClientId, reply: BoxesOpened, asked: frozenset[ClientId]) -> frozenset[ClientId] | None:
-    """Return the clients that a helper names; None if it has no key; raise if it was not asked about one of them."""
+    """Return the clients that a helper names; None if it has no key; raise if it was not asked about one of these."""
     named = frozenset(map(ClientId, unpack_words(reply.named)))
     if not named <= asked:
         raise MalformedMessage(f"helper {h} names clients that it was not asked about")
@@ -283,7 +283,7 @@ def _read_names(h: ClientId, reply: BoxesOpened, asked: frozenset[ClientId]) -> 
 
 
 class AssistedChunk(SummingChunk):
-    """The part of the sum in one chunk."""
+    """One chunk of the sum that the set-up computes."""
 
     def __init__(self, setup: AssistedSetup, chunk: int) -> None:
         self.setup, self.chunk = setup, chunk
@@ -299,13 +299,13 @@ class AssistedChunk(SummingChunk):
         return ()
 
     def output(self) -> ChunkSum:
-        """Return the slice, and the seeds released for it."""
+        """Return the chunk's slice of the sum, and the noise seeds released for the chunk."""
         total = np.array(self.setup.total[self.setup.parameters.chunks[self.chunk]])
         return ChunkSum(total, self.u3, self.setup.released.get(self.chunk, {}), self.setup.named)
 
 
 class AssistedServer(SummingServer):
-    """A whole round; the `registry` has the public keys of clients and helpers."""
+    """The assisted server for one round; the `registry` has the public keys of clients and helpers."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ def epoch_key(run: bytes, key: EpochKey) -> bytes:
 
 
 def survivors(parameters: AssistedParameters, headers: Iterable[bytes]) -> bytes:
-    """Return a helper's statement: this is U3, given by its members' headers in the order of their ids."""
+    """Return a helper's statement: this is U3, given by the digests of its members' headers, by id."""
     digests = list(headers)
     run, index = parameters.round[:RUN_BYTES], parameters.round[RUN_BYTES:]
     count = len(digests).to_bytes(8, "big")

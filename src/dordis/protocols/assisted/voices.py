@@ -1,4 +1,4 @@
-"""The requests for the mask sum of a set, and its confirmation: enough members must give the same value."""
+"""The requests for the mask sum of a set of helpers, and its confirmation by enough members with the same value."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from dordis.protocol import ClientId
 
 @dataclass(frozen=True)
 class SetValue:
-    """The value that a set reveals: the packed mask sum, and the due pieces."""
+    """The value that a set of helpers reveals: the packed mask sum, and the due pieces of noise seeds."""
 
     masks: bytes | memoryview = field(repr=False)
     pieces: bytes = field(repr=False)
@@ -17,7 +17,7 @@ class SetValue:
 
 @dataclass
 class SetVoices:
-    """The answers of one set's members; a value counts when `needed` of them gave its digest."""
+    """The answers of one set's members; a value is confirmed when `needed` members gave its digest."""
 
     rank: int
     members: tuple[ClientId, ...]
@@ -31,13 +31,13 @@ class SetVoices:
 
     @property
     def confirmed(self) -> bytes | None:
-        """Return the digest that enough members gave, or None."""
+        """Return the digest of the value that `needed` members gave, or None."""
         (digest, count), *_ = Counter(self.said.values()).most_common(1) or [(b"", 0)]
         return digest if count >= self.needed else None
 
     @property
     def value(self) -> SetValue | None:
-        """Return the confirmed value, or None until a member sent it whole."""
+        """Return the confirmed value; None until it is confirmed and a member sent it whole."""
         return None if self.confirmed is None else self.wholes.get(self.confirmed)
 
     @property
@@ -48,7 +48,9 @@ class SetVoices:
         return frozenset(self.caught.union(others))
 
     def next_requests(self, load: Mapping[ClientId, int]) -> Mapping[ClientId, bool]:
-        """Return the helpers to ask next, and whether for the whole value; none if it is confirmed or cannot be.
+        """Return the helpers to ask next, True for the whole value, False for its digest; none if no answer is needed.
+
+        No answer is needed if the whole value is confirmed, or if too few members are left to confirm one.
 
         `load` counts the requests to each helper for other sets.  Helpers with the least load are asked first, then the
         lowest ids, because sets are in lexicographic order and the lowest ids have the fewest sets to come.
@@ -70,7 +72,7 @@ class SetVoices:
         return asked
 
     def hear(self, helper: ClientId, digest: bytes, value: SetValue | None = None) -> None:
-        """Record an answer; a helper that gives two different ones is a liar."""
+        """Record a helper's answer; a helper that gives two different answers is a liar."""
         if value is not None:
             self.asked_whole.add(helper)
         if self.said.get(helper, digest) != digest:
