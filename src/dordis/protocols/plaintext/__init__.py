@@ -28,7 +28,7 @@ class PlaintextPrediction:
     leaving: Leaving
 
     def survivors(self) -> tuple[ClientId, ...]:
-        """Return U3; raise if too few clients answer the first request."""
+        """Return the survivors, U3; raise if too few clients answer the first request."""
         ensure_enough(self.parameters, _BEGIN, self._answering(_BEGIN))
         return self._answering(_BEGIN, _CONTRIBUTE)
 
@@ -40,7 +40,7 @@ class PlaintextPrediction:
         """Raise nothing: a secret that its owner does not disclose is not released."""
 
     def unreleased(self, due: Releases) -> Releases:
-        """Return the due secrets of clients that leave before they disclose them."""
+        """Return the due secrets of the survivors that leave before they disclose them."""
         return {u: ks for u, ks in due.items() if ks and self.leaving.get(ClientId(u)) == _DISCLOSE}
 
     def _answering(self, *stages: str) -> tuple[ClientId, ...]:

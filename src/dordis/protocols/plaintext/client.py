@@ -26,7 +26,7 @@ class PlaintextState(CohortState):
 
 
 class PlaintextClient(SummingClient[PlaintextState]):
-    """A client that sends its input; tests pass `issued` secrets to run two protocols with the same ones."""
+    """A client that sends its input; tests pass `issued` secrets, to run two protocols with the same secrets."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class PlaintextClient(SummingClient[PlaintextState]):
         return require_parameters(self.state.parameters)
 
     def join(self, request: Begin) -> Joined:
-        """Check the parameters and draw the secrets that were not given."""
+        """Check the parameters, and draw secrets for the chunks without `issued` ones."""
         rules.check_rules(request.parameters)
         self.input.check(request.parameters)
         self.state.parameters = request.parameters
@@ -67,7 +67,7 @@ class PlaintextClient(SummingClient[PlaintextState]):
         return Joined()
 
     def contribute(self, request: Contribute) -> Contribution:
-        """Send the input to a chunk."""
+        """Return this client's input to a chunk."""
         given = self.input.chunk(self._parameters, request.chunk, self.issued(request.chunk))
         return Contribution(request.chunk, given.astype("<u4", copy=False).tobytes())
 
@@ -76,7 +76,7 @@ class PlaintextClient(SummingClient[PlaintextState]):
         return self.state.issued[chunk]
 
     def disclose(self, request: Disclose) -> Disclosure:
-        """Disclose the secrets that are due."""
+        """Return this client's deposited secrets that are due; raise ProtocolError if it is not in U3."""
         survivors = self._parameters.unpack(request.survivors)
         due = self._parameters.escrow(request.chunk).releases(survivors)
         if self.me not in due:

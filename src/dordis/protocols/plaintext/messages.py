@@ -17,7 +17,7 @@ class Begin(CohortOpening, frozen=True):
 
 
 class Contribution(Message, frozen=True):
-    """The input, four bytes a coordinate."""
+    """A client's input to a chunk, four bytes for each coordinate."""
 
     bulk: ClassVar = "vector"
     chunk: int
@@ -33,14 +33,14 @@ class Contribute(Message, frozen=True):
 
 
 class Disclosure(Message, frozen=True):
-    """The due deposited secrets, by index."""
+    """The client's deposited secrets that are due for release, by index."""
 
     chunk: int
     seeds: dict[int, bytes]
 
 
 class Disclose(Message, frozen=True):
-    """Per chunk: disclose the secrets that are due under this U3."""
+    """Per chunk: disclose the secrets that are due for release, given the survivors, U3."""
 
     reply: ClassVar = Disclosure
     discloses: ClassVar = True

@@ -22,7 +22,7 @@ PLAIN_BITS = 32
 
 
 class PlaintextSetup(SummingSetup):
-    """Send the parameters, once a round."""
+    """The set-up: it sends the parameters to all clients, once a round."""
 
     def __init__(self, parameters: CohortParameters, proofs: Mapping[ClientId, bytes]) -> None:
         self.parameters = parameters
@@ -34,7 +34,7 @@ class PlaintextSetup(SummingSetup):
         return (Step(self.begin, Resource.CLIENT),)
 
     def begin(self) -> Flow:
-        """Ask all clients to begin, and keep those that answer."""
+        """Ask all clients to begin; those that answer are `ready`."""
         clients = self.parameters.clients
         replies = yield dict.fromkeys(clients, Begin(self.parameters, self._proofs))
         self.ready = tuple(collect(clients, Joined, replies, lambda u, reply: reply))
@@ -42,7 +42,7 @@ class PlaintextSetup(SummingSetup):
 
 
 class PlaintextChunk(SummingChunk):
-    """Sums one chunk; tests pass due secrets as `withheld`, which are not released, to compare two protocols."""
+    """Sums one chunk; due secrets in `withheld` are not released, so that tests can compare two protocols."""
 
     def __init__(self, setup: PlaintextSetup, chunk: int, withheld: Releases) -> None:
         self.parameters, self.chunk = setup.parameters, chunk
@@ -57,11 +57,11 @@ class PlaintextChunk(SummingChunk):
         return Step(self.collect_inputs, Resource.NETWORK), Step(self.release_secrets, Resource.SERVER)
 
     def output(self) -> ChunkSum:
-        """Return the sum, and the secrets released for its U3."""
+        """Return the sum, its survivors, and the secrets released for them."""
         return ChunkSum(self._total, self.u3, self._released)
 
     def collect_inputs(self) -> Flow:
-        """Add up the contributions, then close U3."""
+        """Add up the contributions; their senders are the survivors, U3."""
         replies = yield dict.fromkeys(self._setup.ready, Contribute(self.chunk))
         span = self.parameters.chunks[self.chunk]
         inputs = self._setup.vectors.accumulator(self.chunk, span.stop - span.start, PLAIN_BITS)
@@ -90,7 +90,7 @@ class PlaintextChunk(SummingChunk):
 
 
 class PlaintextServer(SummingServer):
-    """A whole round; `withheld` names due secrets that are not released, by chunk."""
+    """The plaintext server for one round; `withheld` names due secrets that are not released, by chunk."""
 
     def __init__(
         self,
