@@ -40,13 +40,13 @@ def check_present(members: Set[int], me: ClientId, what: str) -> None:
 
 
 def check_enough(members: Set[int], parameters: CohortParameters, what: str) -> None:
-    """Raise ProtocolError unless `members` are a quorum: at least t clients, or q in SecAgg+."""
+    """Raise ProtocolError unless `members` are at least a quorum of clients."""
     if len(members) < parameters.quorum:
         raise ProtocolError(f"{what} has {len(members)} clients, fewer than the quorum of {parameters.quorum}")
 
 
 def check_tolerated(members: Set[int], parameters: CohortParameters) -> None:
-    """Raise ProtocolError if more than T clients are missing: too little noise would be left."""
+    """Raise TooManyDropouts if more than T clients are missing in `members`: too little noise would be left."""
     dropped = len(parameters.clients) - len(members)
     if dropped > parameters.tolerance:
         raise TooManyDropouts(dropped, parameters.tolerance)
@@ -80,7 +80,7 @@ def check_tokens(
     parameters: CohortParameters,
     chunk: int,
 ) -> None:
-    """Raise ProtocolError unless the server shows the upload token of every member of U3."""
+    """Raise ProtocolError unless the server shows the upload token of every survivor."""
     everyone = tuple(survivors)
     for u, token in zip(everyone, split(tokens, KEY_BYTES, len(everyone)), strict=True):
         expected = split(advertisements[u].tokens, KEY_BYTES, len(parameters.chunks))[chunk]
@@ -89,7 +89,7 @@ def check_tokens(
 
 
 def check_same_survivors(signed: bytes | None, asked: bytes) -> None:
-    """Raise ProtocolError unless the U3 to unmask is the one that this client signed."""
+    """Raise ProtocolError unless the survivors (U3) to unmask are those that this client signed."""
     if signed != asked:
         raise ProtocolError("this U3 is not the one I signed")
 
@@ -102,7 +102,7 @@ def check_quorum_signed(
     registry: Registry,
     suite: Suite,
 ) -> None:
-    """Raise unless a quorum of members of U3 signed this U3."""
+    """Raise unless a quorum of the survivors (U3) signed the bitmap of survivors."""
     signers = signatures.keys()
     check_subset(signers, set(parameters.unpack(survivors)), "the quorum")
     check_enough(signers, parameters, "the quorum")
@@ -119,15 +119,15 @@ def verify_survivors(
     registry: Registry,
     suite: Suite,
 ) -> None:
-    """Raise unless a quorum of the survivors signed the list of survivors; for anybody, after the round."""
+    """Raise unless a quorum of the survivors signed the list of survivors; anybody can check this after a round."""
     check_subset(set(survivors), set(parameters.clients), "the survivors")
     check_quorum_signed(parameters, chunk, parameters.pack(survivors), signatures, registry, suite)
 
 
 def check_neighbours(members: Set[int], parameters: CohortParameters, me: ClientId) -> None:
-    """Raise ProtocolError unless at least t_k of this client's neighbourhood are in U2.
+    """Raise ProtocolError unless at least t_k clients of this client's neighbourhood are in `members`, U1 or U2.
 
-    Fewer of them could be cut off from the other clients together with this client.
+    With fewer, the server could cut the neighbourhood off from all other clients.
     """
     present = len(parameters.neighbourhoods[me] & members)
     if present < parameters.threshold:
@@ -176,21 +176,21 @@ def check_not_empty(members: Set[int], what: str) -> None:
 
 
 def check_share_length(share: bytes, own: bytes) -> None:
-    """Raise MalformedMessage unless a peer sent as many shares as this client: for all secrets of all chunks."""
+    """Raise MalformedMessage unless a peer sent as many shares as this client deals: one for each secret and chunk."""
     if len(share) != len(own):
         raise MalformedMessage("a peer sent the wrong number of shares")
 
 
 def check_share_fits(parameters: CohortParameters, dealer: ClientId, me: ClientId, share: bytes, hashes: bytes) -> None:
-    """Raise ProtocolError unless the shares from a dealer have its hashes.
+    """Raise ProtocolError unless the shares from a dealer have the hashes that the dealer sent.
 
-    A client that kept such shares would be named as a liar when it discloses them.
+    A client that kept shares with other hashes would be named as a liar when it discloses them.
     """
     if share_hashes(parameters, dealer, me, share) != hashes:
         raise ProtocolError(f"the shares of client {dealer} do not fit their hashes")
 
 
 def check_nobody_accused(accused: bool) -> None:
-    """Raise ProtocolError if this client has accused a sender: its shares of that sender's secrets would be missing."""
+    """Raise ProtocolError if this client accused a peer: it could not disclose its shares of that peer's secrets."""
     if accused:
         raise ProtocolError("the round cannot go on after an accusation")

@@ -39,7 +39,7 @@ Parsed = TypeVar("Parsed")
 
 
 class ChunkServer(SummingChunk):
-    """Stages 2 to 5 of one chunk; stage 3 only against a malicious server."""
+    """The server's stages 2 to 5 of one chunk; stage 3 only in the malicious mode."""
 
     def __init__(self, setup: SetupServer, chunk: int) -> None:
         self.parameters = setup.parameters
@@ -67,7 +67,7 @@ class ChunkServer(SummingChunk):
         )
 
     def output(self) -> ChunkSum:
-        """Return the sum, and the secrets released for its U3."""
+        """Return the sum, its survivors (U3), and the secrets released for them."""
         return ChunkSum(self._total, self.u3, self._released, self._known_liars, self._signatures)
 
     @property
@@ -95,7 +95,7 @@ class ChunkServer(SummingChunk):
         yield dict.fromkeys(self._setup.ready, PrepareInput(self.chunk))
 
     def collect_inputs(self) -> Flow:
-        """Stage 2: add up the masked inputs as they arrive, then close U3."""
+        """Stage 2: add up the masked inputs as they arrive; their senders are U3, the survivors."""
         replies = yield dict.fromkeys(self._setup.ready, CollectInput(self.chunk))
         span, bits = self.parameters.chunks[self.chunk], self.parameters.bits
         inputs = self._setup.vectors.accumulator(self.chunk, span.stop - span.start, bits)
@@ -114,7 +114,7 @@ class ChunkServer(SummingChunk):
         return reply.token
 
     def agree(self) -> Flow:
-        """Stage 3, in the malicious mode: collect a quorum of signatures on U3."""
+        """Stage 3, in the malicious mode: collect a quorum of signatures on U3, the survivors; the signers are U4."""
         self.u4 = self.u3
         if not self.parameters.is_malicious:
             return
@@ -134,7 +134,7 @@ class ChunkServer(SummingChunk):
         return reply.signature
 
     def unmask(self) -> Flow:
-        """Stage 4: collect U5 and remove all masks."""
+        """Stage 4: collect shares of masks from U4, and remove all masks from the sum; clients that answer are U5."""
         signatures = {int(u): signed for u, signed in self._signatures.items()}
         replies = yield dict.fromkeys(self.u4, Unmask(self.chunk, self.parameters.pack(self.u3), signatures))
         answers = self._collect(self.u4, Unmasking, replies, self._checked_unmasking)
@@ -156,7 +156,7 @@ class ChunkServer(SummingChunk):
         )
 
     def _rebuild_secrets(self, held: Mapping[ClientId, recovery.DisclosedShares]) -> dict[ClientId, bytes]:
-        """Return the rebuilt self-masks of survivors and masking keys of lost clients; raise if one is missing."""
+        """Return the rebuilt self-mask seeds of survivors and masking keys of dropouts; raise if one is missing."""
         dealers = sorted(self._setup.shares)
         recovered = recovery.recover(self._suite, self.parameters, held, dealers, self._is_right)
         self._setup.liars |= recovered.false
@@ -169,7 +169,7 @@ class ChunkServer(SummingChunk):
         return {u: secrets[0] for u, secrets in recovered.secrets.items()}
 
     def _checked_unmasking(self, v: ClientId, reply: Unmasking) -> tuple[recovery.DisclosedShares, Mapping[int, bytes]]:
-        """Return the shares that a client disclosed, by dealer, and its own due secrets."""
+        """Return the shares that a client disclosed, by dealer, and its own due secrets; raise if malformed."""
         survivors = frozenset(self.u3)
         lost, alive = ([u for u in self._setup.holdings(v) if (u in survivors) is kept] for kept in (False, True))
         check_shares_length(reply.key_shares, len(lost), self._suite)
@@ -183,7 +183,7 @@ class ChunkServer(SummingChunk):
     def _parse_shares(
         self, v: ClientId, places: Mapping[ClientId, Sequence[int]], shares: bytes
     ) -> recovery.DisclosedShares:
-        """Return the shares that one client disclosed, equally many of each dealer; a wrong hash makes it a liar."""
+        """Return the shares that client v disclosed, equally many of each dealer; a wrong hash makes v a liar."""
         sharing = self._suite.sharing
         wanted = [(u, place) for u, owed in places.items() for place in owed]
         parsed = sharing.from_bytes(shares, len(wanted)).reshape(len(places), -1, sharing.LIMBS)
@@ -194,7 +194,7 @@ class ChunkServer(SummingChunk):
         return recovery.DisclosedShares(tuple(places), parsed, fits.reshape(parsed.shape[:2]))
 
     def _is_right(self, u: ClientId, place: int, secret: bytes) -> bool:
-        """Tell whether a rebuilt self-mask or masking key is the one that its owner committed to."""
+        """Tell whether a rebuilt self-mask seed or masking key is the one that its owner committed to."""
         if u in self.u3:
             return self._setup.commitments(u, self.chunk)[0] == masking.commitment(
                 self.parameters, self.chunk, u, "self-mask", 0, secret
@@ -202,7 +202,7 @@ class ChunkServer(SummingChunk):
         return self._setup.masking_key(u, self.chunk) == self._suite.agreement.public_key(secret)
 
     def release_secrets(self) -> Flow:
-        """Stage 5: check the disclosed secrets; ask for shares of missing or wrong ones."""
+        """Stage 5: check the disclosed due secrets; ask other clients for shares of missing or wrong ones."""
         owing = {}
         for u in self.u3:
             disclosed, ks = self._disclosed.get(u, {}), self._due[u]
@@ -234,7 +234,7 @@ class ChunkServer(SummingChunk):
     def _checked_shares(
         self, v: ClientId, reply: NoiseShares, owing: Mapping[ClientId, tuple[int, ...]]
     ) -> recovery.DisclosedShares:
-        """Return a client's shares of the missing secrets, by dealer; all dealers have equally many due secrets."""
+        """Return a client's shares of the missing due secrets, by dealer; every dealer has equally many."""
         places = {u: [FIRST_DEPOSITED + k for k in owing[u]] for u in self._setup.holdings(v) if u in owing}
         return self._parse_shares(v, places, reply.shares)
 
@@ -245,7 +245,7 @@ class ChunkServer(SummingChunk):
 
 
 def check_shares_length(shares: bytes, count: int, suite: Suite) -> None:
-    """Raise MalformedMessage unless there are `count` shares."""
+    """Raise MalformedMessage unless `shares` has the length of `count` shares."""
     split(shares, suite.sharing.SHARE_BYTES, count)
 
 

@@ -74,7 +74,7 @@ class SecAggClient(SummingClient[SecAggState]):
 
     @property
     def setup(self) -> Sequence[On[Any]]:
-        """Return stages 0 and 1, once a round."""
+        """Return the requests of stages 0 and 1, which are answered once a round."""
         return (
             On(AdvertiseKeys, self.advertise_keys),
             On(ShareKeys, self.share_keys),
@@ -83,7 +83,7 @@ class SecAggClient(SummingClient[SecAggState]):
 
     @property
     def routine(self) -> Sequence[On[Any]]:
-        """Return stages 2 to 5, for every chunk."""
+        """Return the requests of stages 2 to 5, which are answered for every chunk."""
         return (
             On(PrepareInput, self.prepare_input, optional=True),
             On(CollectInput, self.upload_input),
@@ -141,7 +141,7 @@ class SecAggClient(SummingClient[SecAggState]):
         return self._suite.signature.sign(self._signing, statement) if self._parameters.is_malicious else b""
 
     def share_keys(self, request: ShareKeys) -> EncryptedShares:
-        """Stage 1: share every secret of every chunk among U1, and commit to the secrets."""
+        """Stage 1: share all secrets among the neighbours in U1, which advertised keys, and commit to the secrets."""
         parameters, advertisements = self._parameters, request.advertisements
         u1 = advertisements.keys()
         checks.check_subset(u1, parameters.rank.keys(), "U1")
@@ -187,13 +187,13 @@ class SecAggClient(SummingClient[SecAggState]):
         return Channel(self._suite, self._parameters, sender, receiver, [*keys.values()], self._agreed[peer])
 
     def close(self) -> None:
-        """Leave the round; erase its secrets and the input."""
+        """Leave the round; erase its secrets and this client's input."""
         self._agreed.clear()
         self._prepared.clear()
         super().close()
 
     def open_shares(self, request: DeliverShares) -> SharesDelivered:
-        """End of stage 1: decrypt the shares from the other members of U2; accuse senders of unusable shares."""
+        """End of stage 1: decrypt the shares from neighbours in U2; accuse the senders of unusable shares."""
         parameters, ciphertexts = self._parameters, request.ciphertexts
         u2 = frozenset(parameters.unpack(request.members))
         checks.check_subset(u2, self.state.advertisements.keys(), "U2")
@@ -240,7 +240,7 @@ class SecAggClient(SummingClient[SecAggState]):
         )
 
     def _mask_input(self, chunk: int) -> bytes:
-        """Return y = input + PRG(b_u) + sum of +-PRG(s_uv) over U2, mod 2^b, packed."""
+        """Return the input to a chunk plus self-mask and pairwise masks with neighbours in U2, modulo 2^b, packed."""
         parameters, own = self._parameters, self.state.secrets[chunk]
         y = self.input.chunk(parameters, chunk, own.issued)
         peers = {
@@ -251,7 +251,7 @@ class SecAggClient(SummingClient[SecAggState]):
         return pack(y, parameters.bits).tobytes()
 
     def agree(self, request: Agree) -> Agreement:
-        """Stage 3: sign U3, once, after checking the proofs that all its members uploaded."""
+        """Stage 3: sign U3, the survivors, once, after checking the proofs that all of them uploaded."""
         parameters, chunk = self._parameters, request.chunk
         u3 = self._checked_survivors(request.survivors)
         checks.check_tokens(sorted(u3), request.tokens, self.state.advertisements, parameters, chunk)
@@ -268,7 +268,7 @@ class SecAggClient(SummingClient[SecAggState]):
         return u3
 
     def unmask(self, request: Unmask) -> Unmasking:
-        """Stage 4: disclose shares of U3's self-masks and of lost clients' masking keys, and the own due secrets."""
+        """Stage 4: disclose shares of survivors' self-masks and dropouts' masking keys, and its own due secrets."""
         parameters, chunk = self._parameters, request.chunk
         u3 = self._checked_survivors(request.survivors)
         if parameters.is_malicious:
@@ -286,7 +286,7 @@ class SecAggClient(SummingClient[SecAggState]):
         )
 
     def share_noise(self, request: RemoveNoise) -> NoiseShares:
-        """Stage 5: disclose shares of secrets that are due under the stored U3; raise ProtocolError for any others."""
+        """Stage 5: disclose shares of secrets that are due for the U3 of stage 4; raise ProtocolError for others."""
         parameters, chunk = self._parameters, request.chunk
         u3 = parameters.unpack(self.state.survivors[chunk])
         due = {u: ks for u, ks in parameters.escrow(chunk).releases(u3).items() if ks}

@@ -23,7 +23,7 @@ def split(data: bytes, size: int, count: int) -> tuple[bytes, ...]:
 
 
 def self_mask(suite: Suite, parameters: CohortParameters, chunk: int, client: ClientId, seed: bytes) -> Any:
-    """Return PRG(b_u), the self-mask, which only the client's seed removes."""
+    """Return the keystream of a client's self-mask, PRG(b_u), from its seed b_u."""
     label = kdf.label("self-mask", parameters.round, chunk, client, client)
     return suite.prg.Stream.from_bytes(kdf.derive(seed, label, parameters.digest, suite.prg.STREAM_BYTES))
 
@@ -36,7 +36,7 @@ def pair_mask(
     private: bytes,
     public: bytes,
 ) -> Any:
-    """Return PRG(s_uv), the mask that two clients share: the lower id adds it, the higher one subtracts it."""
+    """Return the keystream of a pairwise mask, PRG(s_uv): the lower id adds the mask, the higher one subtracts it."""
     label = kdf.label("pair-mask", parameters.round, chunk, min(pair), max(pair))
     shared = suite.agreement.agree(private, public)
     return suite.prg.Stream.from_bytes(kdf.derive(shared, label, parameters.digest, suite.prg.STREAM_BYTES))
@@ -51,7 +51,7 @@ def add_masks(
     own: Secrets,
     peers: Mapping[ClientId, bytes],
 ) -> None:
-    """Add PRG(b_u) and the signed PRG(s_uv) of every peer to a client's input; peers are given by their public keys."""
+    """Add the self-mask and the pairwise masks to a client's input, in place; `peers` are public masking keys."""
     added = [self_mask(suite, parameters, chunk, me, own.self_mask)]
     subtracted: list[Any] = []
     for v, public in peers.items():
@@ -79,7 +79,7 @@ class Channel:
         self._bound = label + parameters.digest + b"".join(keys)
 
     def encrypt(self, plaintext: bytes) -> bytes:
-        """Encrypt the message, bound to round, sender, receiver, parameters and the keys of both."""
+        """Encrypt the message, bound to round, parameters, sender, receiver and the public keys of both clients."""
         return self._cipher.encrypt(self._key, self._nonce, plaintext, self._bound)
 
     def decrypt(self, ciphertext: bytes) -> bytes:
@@ -98,11 +98,11 @@ def commitment(
 def commitments(
     parameters: CohortParameters, chunk: int, client: ClientId, seed: bytes, deposited: Sequence[bytes]
 ) -> tuple[bytes, ...]:
-    """Return commitments to the self-mask seed and to every deposited secret; masking keys have their public keys."""
+    """Return commitments to self-mask seed and deposited secrets; its public key is the commitment to a masking key."""
     own = commitment(parameters, chunk, client, "self-mask", 0, seed)
     return (own, *(commitment(parameters, chunk, client, "noise", k, secret) for k, secret in enumerate(deposited)))
 
 
 def token_hash(parameters: CohortParameters, chunk: int, client: ClientId, token: bytes) -> bytes:
-    """Return the hash of an upload token; a party that shows the token has the upload, or colludes with its sender."""
+    """Return the hash of an upload token; whoever shows the token has the upload, or colludes with its sender."""
     return kdf.commit(kdf.label("token", parameters.round, chunk, client, client), parameters.digest, token)

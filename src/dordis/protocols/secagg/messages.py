@@ -14,7 +14,7 @@ from dordis.protocols.limits import LONGEST_SIGNATURE, MOST_CLIENTS, MOST_COMPON
 
 Signature = Annotated[bytes, Meta(max_length=LONGEST_SIGNATURE)]
 OF_CLIENTS = Meta(max_length=MOST_CLIENTS)
-"""A map by client; one with more than `MOST_CLIENTS` entries is refused unread."""
+"""The limit of maps by client: a map with more than `MOST_CLIENTS` entries is refused unread."""
 
 
 def redacted_repr(message: Message) -> str:
@@ -23,7 +23,7 @@ def redacted_repr(message: Message) -> str:
 
 
 class Advertisement(Message, frozen=True):
-    """A client's public keys: one for channels and, for each chunk, one for masking; and the hashes of its tokens."""
+    """A client's public keys: one for channels and, for each chunk, one for masking; and hashes of upload tokens."""
 
     channel: bytes
     masking: bytes
@@ -50,7 +50,7 @@ class EncryptedShares(Message, frozen=True):
 
 
 class ShareKeys(Message, frozen=True):
-    """Stage 1, once a round: share your secrets among U1, whose keys are here."""
+    """Stage 1, once a round: share your secrets among U1, the clients whose advertised keys are in this request."""
 
     reply: ClassVar = EncryptedShares
     advertisements: Annotated[dict[int, Advertisement], OF_CLIENTS]
@@ -63,7 +63,7 @@ class SharesDelivered(Message, frozen=True):
 
 
 class DeliverShares(Message, frozen=True):
-    """End of stage 1: U2, and its members' ciphertexts to this client, each with the hashes of its shares."""
+    """End of stage 1: U2, the clients that shared secrets, and their ciphertexts and share hashes for this client."""
 
     reply: ClassVar = SharesDelivered
     members: bytes
@@ -104,14 +104,14 @@ class CollectInput(Message, frozen=True):
 
 
 class Agreement(Message, frozen=True):
-    """A signature on U3."""
+    """A client's signature on U3, the survivors of the chunk."""
 
     chunk: int
     signature: Signature
 
 
 class Agree(Message, frozen=True):
-    """Stage 3, per chunk, in the malicious mode: sign U3; `tokens` prove the uploads of its members."""
+    """Stage 3, per chunk, in the malicious mode: sign U3, the survivors; `tokens` prove their uploads."""
 
     reply: ClassVar = Agreement
     chunk: int
@@ -120,7 +120,7 @@ class Agree(Message, frozen=True):
 
 
 class Unmasking(Message, frozen=True):
-    """Shares of the masking keys of U2 without U3 and of the self-masks of U3, and the sender's due seeds."""
+    """Shares of the masking keys of dropouts (U2 without U3) and of self-masks of survivors; the sender's due seeds."""
 
     chunk: int
     key_shares: bytes
@@ -131,7 +131,7 @@ class Unmasking(Message, frozen=True):
 
 
 class Unmask(Message, frozen=True):
-    """Stage 4, per chunk: disclose the shares and seeds that are due under U3, which a quorum signed."""
+    """Stage 4, per chunk: disclose shares and seeds for U3, which in the malicious mode a quorum signed."""
 
     reply: ClassVar = Unmasking
     discloses: ClassVar = True
@@ -141,7 +141,7 @@ class Unmask(Message, frozen=True):
 
 
 class NoiseShares(Message, frozen=True):
-    """Shares of the due seeds, in the order of clients and components."""
+    """Shares of other clients' due noise seeds, in the order of clients and noise components."""
 
     chunk: int
     shares: bytes
@@ -150,7 +150,7 @@ class NoiseShares(Message, frozen=True):
 
 
 class RemoveNoise(Message, frozen=True):
-    """Stage 5, per chunk: disclose your shares of the due seeds of these survivors, which are missing."""
+    """Stage 5, per chunk: disclose your shares of the due noise seeds that survivors in `owing` did not disclose."""
 
     reply: ClassVar = NoiseShares
     chunk: int

@@ -26,7 +26,7 @@ class SecAggPrediction:
     leaving: Leaving
 
     def survivors(self) -> tuple[ClientId, ...]:
-        """Return U3; raise if too few clients answer a stage before the upload."""
+        """Return the survivors, U3; raise if too few clients answer a stage before the upload."""
         self._check_quorums(STAGES[:_UPLOAD])
         return tuple(self._answering(CollectInput))
 
@@ -52,12 +52,12 @@ class SecAggPrediction:
         return {u: ks for u, ks in owing.items() if len(helping & holders[ClientId(u)]) < self.parameters.threshold}
 
     def _answering(self, stage: Stage) -> list[ClientId]:
-        """Return the clients that answer a stage."""
+        """Return the clients that answer a stage and all stages before."""
         before = {earlier.__name__ for earlier in STAGES[: STAGES.index(stage) + 1]}
         return [u for u in self.parameters.clients if self.leaving.get(u) not in before]
 
     def _check_quorums(self, stages: Sequence[Stage]) -> None:
-        """Raise TooFewClients or TooManyDropouts for the first of the stages at which the server would."""
+        """Raise TooFewClients or TooManyDropouts for the first of these stages at which the server would raise it."""
         needed = (Agree, Unmask) if self.parameters.is_malicious else (Unmask,)
         for stage in stages:
             there = self._answering(stage)

@@ -23,14 +23,14 @@ IsRight = Callable[[ClientId, int, bytes], bool]
 
 @dataclass(frozen=True)
 class DisclosedShares:
-    """The shares that one client disclosed, of shape (dealers, secrets of each, 9), and which have the right hash."""
+    """The shares that one client disclosed, of shape (dealers, secrets of each, limbs); `fits` marks right hashes."""
 
     dealers: tuple[ClientId, ...]
     shares: Shares = field(repr=False)
     fits: Fits
 
     def select_dealers(self, dealers: Sequence[ClientId]) -> tuple[Shares, Fits]:
-        """Return the shares of the given dealers, in this order, and which of them fit."""
+        """Return the shares of the given dealers, in this order, and which of these shares have the right hash."""
         if tuple(dealers) == self.dealers:
             return self.shares, self.fits
         places = {u: i for i, u in enumerate(self.dealers)}
@@ -42,8 +42,9 @@ class DisclosedShares:
 class RecoveredSecrets:
     """The recovered secrets by dealer and index, and the dealers of secrets that could not be recovered.
 
-    `false` are dealers that lied: their secret, rebuilt from t fitting shares, contradicts their commitment.  `short`
-    maps dealers with fewer than t fitting shares to the number of these shares.
+    A share fits if its hash is right; t is the threshold.  `false` are dealers that lied: their secret, rebuilt from t
+    fitting shares, contradicts their commitment.  `short` maps dealers with fewer than t fitting shares to the number
+    of these shares.
     """
 
     secrets: dict[ClientId, dict[int, bytes]] = field(repr=False)
@@ -60,7 +61,7 @@ def recover(
 ) -> RecoveredSecrets:
     """Return the dealers' secrets, rebuilt from the shares that their neighbourhoods disclosed.
 
-    Shares with a wrong hash are ignored; a secret is recovered if t of its shares fit.
+    Shares with a wrong hash are ignored; a secret needs as many other shares as the threshold.
     """
     secrets: dict[ClientId, dict[int, bytes]] = {u: {} for u in dealers}
     false: set[ClientId] = set()
@@ -97,7 +98,7 @@ def _by_holders(
 def _by_fitting(
     given: Sequence[tuple[Shares, Fits]], dealers: Sequence[ClientId]
 ) -> Iterator[tuple[list[int], list[tuple[ClientId, int]], Shares]]:
-    """Group secrets by the holders with fitting shares; yield for each group holders, secrets and shares."""
+    """Group secrets by the holders whose shares have the right hash; yield each group's holders, secrets and shares."""
     if not given:
         yield [], [(u, 0) for u in dealers], np.empty(0, np.uint32)
         return
@@ -113,7 +114,7 @@ def _by_fitting(
 
 
 def _combine(interpolation: ShareDecoder, shares: Shares) -> tuple[bytes | None, ...]:
-    """Return secrets rebuilt from shares of shape (t, secrets, 9); None if the shares do not encode a secret."""
+    """Return secrets rebuilt from shares of shape (threshold, secrets, limbs); None if shares encode no secret."""
     try:
         return interpolation.combine(shares)
     except SharingError:
@@ -133,9 +134,9 @@ def remove_masks(
     survivors: Mapping[ClientId, bytes],
     vectors: Vectors = HERE,
 ) -> None:
-    """Remove from the sum the self-masks of U3, and the masks that members of U3 share with lost neighbours.
+    """Remove from the sum the survivors' self-masks, and the masks that survivors share with lost neighbours.
 
-    `survivors` has the public masking key of each member of U3, `lost_keys` the private keys of lost clients.
+    `survivors` has their public masking keys, `lost_keys` the private masking keys of clients that dropped out.
     """
     added: list[Any] = []
     subtracted = [masking.self_mask(suite, parameters, chunk, u, seed) for u, seed in self_masks.items()]

@@ -13,7 +13,7 @@ from dordis.protocols.summing import SummingServer
 
 
 class SecAggServer(SummingServer):
-    """A whole round: set-up, then the chunks one after the other.
+    """The SecAgg server for one round: set-up, then the chunks one after the other.
 
     `proofs` are the clients' proofs of selection.  With the `registry` the server detects forged signatures, which
     clients would refuse.  The `suite` is the same as the clients'.

@@ -1,4 +1,4 @@
-"""The server's set-up, once a round: keys are advertised, secrets shared, U2 is closed (stages 0 and 1)."""
+"""The server's set-up, once a round (stages 0 and 1): clients advertise keys (U1) and share secrets (U2)."""
 
 from collections.abc import Mapping, Sequence
 from operator import eq
@@ -30,7 +30,7 @@ Fits = npt.NDArray[np.bool_]
 
 
 class SetupServer(SummingSetup):
-    """Stages 0 and 1, once a round: keys are advertised, secrets shared, U2 is closed."""
+    """The server's stages 0 and 1, once a round: clients advertise keys (U1) and share secrets (U2)."""
 
     def __init__(
         self, parameters: CohortParameters, registry: Registry, proofs: Mapping[ClientId, bytes], suite: Suite
@@ -56,7 +56,7 @@ class SetupServer(SummingSetup):
         )
 
     def advertise_keys(self) -> Flow:
-        """Stage 0: collect U1."""
+        """Stage 0: collect the public keys of clients; those that answer are U1."""
         if self.parameters.is_malicious:  # otherwise a client without a registered key would count as a liar
             checks.check_registered(self.parameters, self.registry)
         proofs = {int(u): proof for u, proof in sorted(self._proofs.items())}
@@ -76,7 +76,7 @@ class SetupServer(SummingSetup):
         return reply
 
     def share_keys(self) -> Flow:
-        """Stage 1: collect U2."""
+        """Stage 1: collect the encrypted shares of members of U1; those that answer are U2."""
         replies = yield dict.fromkeys(self.keys, ShareKeys({int(u): keys for u, keys in self.keys.items()}))
         self.shares = collect(self.keys, EncryptedShares, replies, self._checked_shares, self.liars)
         ensure_enough(self.parameters, "ShareKeys", self.shares, self.liars)
@@ -96,7 +96,7 @@ class SetupServer(SummingSetup):
         return reply
 
     def deliver_shares(self) -> Flow:
-        """End of stage 1: route the ciphertexts with their hashes; an accusation ends the round."""
+        """End of stage 1: send the members of U2 their ciphertexts and hashes; an accusation by one ends the round."""
         u2 = self.shares
         members = self.parameters.pack(u2)
         replies = yield {v: DeliverShares(members, self._addressed_to(v)) for v in u2}
@@ -119,7 +119,7 @@ class SetupServer(SummingSetup):
     def fits(
         self, chunk: int, holder: ClientId, wanted: Sequence[tuple[ClientId, int]], shares: Sequence[bytes]
     ) -> Fits:
-        """Tell for each of a holder's `shares`, of the `wanted` dealers and indices, whether its hash is right."""
+        """Tell for each share from a holder whether its hash is right; `wanted` has its dealer and secret index."""
         count, sent = shared_count(self.parameters, chunk), self.shares
         ends = range(HASH_BYTES * (chunk * count + 1) - hashes_length(self.parameters), 1, HASH_BYTES)
         spans = [slice(end - HASH_BYTES, end or None) for end in ends]  # a dealer's message ends with the hashes
@@ -141,7 +141,7 @@ class SetupServer(SummingSetup):
         return split(self.keys[u].masking, KEY_BYTES, len(self.parameters.chunks))[chunk]
 
     def commitments(self, u: ClientId, chunk: int) -> tuple[bytes, ...]:
-        """Return a client's commitments for one chunk: self-mask, then deposited secrets."""
+        """Return a client's commitments for one chunk: to the self-mask seed, then to the deposited secrets."""
         size = KEY_BYTES * (shared_count(self.parameters, chunk) - 1)
         own = self.shares[u].commitments[chunk * size : (chunk + 1) * size]
         return split(own, KEY_BYTES, size // KEY_BYTES)

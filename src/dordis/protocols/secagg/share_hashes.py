@@ -1,8 +1,8 @@
 """A hash of every share, from its dealer: a holder that discloses a share with another hash has altered it.
 
-A hash covers a whole share, never a single limb.  A share is as hard to guess as the secret, 256 bits, so that no salt
-is needed.  The hash's input is a label, the round, the parameter hash, chunk and dealer (`encode_dealer`), holder and
-index of the secret (`encode_holder`), all of fixed length, and the share.
+A hash covers a whole share, never one of its limbs.  A share is as hard to guess as the secret, 256 bits, so that no
+salt is needed.  The hash's input is a label, the round, the parameter hash, chunk and dealer (`encode_dealer`), holder
+and index of the secret (`encode_holder`), all of fixed length, and the share.
 """
 
 from hashlib import sha256

@@ -27,12 +27,12 @@ def shares(parameters: CohortParameters, u: ClientId, promised: EncryptedShares)
 
 
 def survivors(parameters: CohortParameters, chunk: int, bitmap: bytes) -> bytes:
-    """Return the statement of a client: I have seen this U3, and will answer for no other."""
+    """Return the statement of a client: these are the survivors (U3), and I disclose shares for no others."""
     return _statement(b"survivors", parameters, _id(chunk), bitmap)
 
 
 def verify(suite: Suite, registry: Registry, u: ClientId, statement: bytes, signed: bytes) -> None:
-    """Raise unless the signature of a registered client is valid."""
+    """Raise unless client u is registered and `signed` is its valid signature on the statement."""
     if u not in registry:
         raise ProtocolError(f"client {u} is not in the registry")
     suite.signature.verify(registry[u], statement, signed)
