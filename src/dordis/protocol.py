@@ -200,7 +200,7 @@ class Journal(Protocol):
         """Return the reply stored under the key; if there is none, the new one that `respond` computes."""
 
     def since(self, claims: int) -> Sequence[bytes]:
-        """Return the state changes of all claims after the first `claims`, in order."""
+        """Return the state changes of all claims, the answered requests, after the first `claims`, in order."""
 
     def note(self, event: msgspec.Struct) -> None:
         """Store an event that a restored client needs, such as a received model or a computed update."""
@@ -239,7 +239,7 @@ class MemoryJournal:
         return reply
 
     def since(self, claims: int) -> Sequence[bytes]:
-        """Return the state changes of all claims after the first `claims`, in order."""
+        """Return the state changes of all claims, the answered requests, after the first `claims`, in order."""
         return [changes for _, changes, _ in islice(self._claims.values(), claims, None)]
 
     def note(self, event: msgspec.Struct) -> None:
@@ -311,7 +311,7 @@ def _change(state: ClientState, changes: bytes) -> None:
 
 
 class ProtocolClient(ABC, Generic[State]):
-    """The client of a protocol: it answers a set-up, then the same requests for every chunk; others abort it."""
+    """The client of a protocol: it answers a set-up, then one routine for each chunk; any other request aborts it."""
 
     def __init__(self, state: State, journal: Journal | None = None) -> None:
         self.state = state

@@ -8,7 +8,7 @@ from dordis.protocol import Flow, ProtocolServer, Replies, Requests, Step
 Output = TypeVar("Output")
 
 Exchange = Callable[[Requests], Replies]
-"""Deliver requests; return an iterator of the replies that came in time."""
+"""Delivers requests, and returns an iterator of the replies that came in time."""
 AsyncExchange = Callable[[Requests], Awaitable[Replies]]
 
 

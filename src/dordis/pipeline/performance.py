@@ -42,7 +42,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class StageModel(msgspec.Struct, frozen=True):
-    """The seconds of a stage for one chunk; `error` is the mean relative deviation of the fit."""
+    """A model of the seconds of a stage for one chunk; `error` is the mean relative deviation of the fit."""
 
     partition: float
     """b1: seconds per coordinate of the chunk."""
@@ -74,7 +74,7 @@ class SetupModel(msgspec.Struct, frozen=True):
 
 
 class PerformanceModel(msgspec.Struct, frozen=True):
-    """The fitted duration of the set-up and of every stage."""
+    """The fitted models of the duration of the set-up and of every stage."""
 
     setup: SetupModel
     stages: tuple[StageModel, ...]
@@ -188,7 +188,7 @@ AGAIN = 8
 WORTH = 1.25
 """A number of chunks whose expected time is longer than the best by more than this factor is not tried again.
 
-For the first tries the expected time is the model's prediction, so that one straggler does not rule a number out."""
+Until it was tried `CONFIDENT` times, its expected time is the predicted one: one straggler does not rule it out."""
 EQUAL = 1.03
 """Times within this factor count as equal; then fewer chunks are better, because each chunk needs keys and memory."""
 

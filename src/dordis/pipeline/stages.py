@@ -27,7 +27,7 @@ def group_stages(workflow: Iterable[Step]) -> tuple[Stage, ...]:
 
 
 def predecessors(resources: Sequence[Resource], m: int, s: int, c: int) -> tuple[tuple[int, int], ...]:
-    """Return the pairs (stage, chunk) that end before stage s of chunk c of m begins; both count from 0.
+    """Return the pairs (stage, chunk) that must end before stage s of chunk c, of m chunks, begins; indices are from 0.
 
     A chunk goes through its stages in order.  A resource serves one chunk at a time, and it serves all chunks at one
     stage before any chunk at a later stage.

@@ -124,7 +124,7 @@ class CohortState(SummingState):
 
 
 def agree_with_cohort(common: Parameters, roster: Roster) -> CohortParameters:
-    """Return unchecked parameters: the common part, U and quorum of the roster, and the least graph if it is sparse."""
+    """Return unchecked parameters: the common part, the roster's U and quorum, and the complete or the sparse graph."""
     n, T, T_C = len(roster.clients), common.tolerance, common.colluders
     solved = sparse_graph.solve(n, T, T_C, common.mode) if roster.sparse else None
     return extend(
@@ -191,7 +191,7 @@ def check_thresholds(parameters: CohortParameters) -> None:
 
 
 def check_majority(parameters: CohortParameters) -> None:
-    """In the malicious mode, raise ParametersRefused unless 2q > n + T_C: two quorums then share an honest client."""
+    """In the malicious mode, raise ParametersRefused unless any two quorums share an honest client: 2q > n + T_C."""
     n, q, T_C = len(parameters.clients), parameters.quorum, parameters.colluders
     if parameters.is_malicious and 2 * q <= n + T_C:
         raise ParametersRefused(f"against a malicious server the quorum must exceed (n + T_C) / 2, not be {q}")

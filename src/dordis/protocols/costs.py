@@ -1,7 +1,7 @@
 """The privacy cost of a round to each client, as a function of the hashed parameters: server and clients agree on it.
 
 The cost is a theta^2 (`dordis.privacy.gdp`), the sum over the releases of the round: the update, and further releases
-such as a clipping bit.  A release is charged at the least noise that its chunks can have if at most T clients drop out.
+such as a clipping bit.  A release is charged at the least noise that its chunks can have after tolerated dropouts.
 Neighbouring inputs replace a client's update, and its values of all further releases, by zero.
 """
 
@@ -34,7 +34,7 @@ class RoundCost(NamedTuple):
     """The sampling probability of a record times 2^32, and the planned events, if records are the unit; else None."""
 
     def plus(self, other: "RoundCost") -> "RoundCost":
-        """Return the cost of this round and the other together."""
+        """Return the cost of this round and of `other` together."""
         costs = (self.theta_squared, other.theta_squared)
         both = math.inf if math.inf in costs else gdp.compose_costs(costs)
         return RoundCost(both, self.distance + other.distance, self.failure + other.failure)

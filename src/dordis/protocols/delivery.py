@@ -45,7 +45,7 @@ class Store(Message, frozen=True):
 
 
 class DeliveryServer(ProtocolServer[tuple[ClientId, ...]]):
-    """The last two steps of a chunk: its sum is sent to clients and stored by them; the output is these clients.
+    """The last two steps of a chunk: its sum is sent to clients, which store it; the output is the clients that did.
 
     `summed` returns the sum and `receivers` the clients to send it to; both are called when the earlier steps have run.
     """
@@ -159,7 +159,7 @@ class DeliveryClient(ProtocolClient[ClientState]):
 
 
 def check_counted(survivors: int, parameters: Parameters) -> None:
-    """Raise ProtocolError unless a sum is over n_min to n_max clients: with fewer, the mean would be too large."""
+    """Raise ProtocolError unless n_min to n_max survivors are stated: too small a number would inflate the mean."""
     least, most = parameters.n_min, parameters.n_max
     if not least <= survivors <= most:
         raise ProtocolError(f"a sum of this round is over {least} to {most} clients, not {survivors}")

@@ -386,7 +386,7 @@ def check_block(grid: Grid) -> None:
 
 
 def check_further_law(parameters: Parameters, mechanism: Mechanism) -> None:
-    """Raise ParametersRefused for further releases under other noise than Skellam: the cost of these is not known."""
+    """Raise ParametersRefused for further releases without Skellam noise: their cost is known for that noise only."""
     if parameters.encoding.further_releases and mechanism.law != SKELLAM:
         raise ParametersRefused(
             f"the noise of '{mechanism.name}' is not Skellam noise: privacy.clipping must be a fixed bound with it, "
@@ -395,7 +395,7 @@ def check_further_law(parameters: Parameters, mechanism: Mechanism) -> None:
 
 
 def check_chunks(parameters: Parameters, grid: Grid) -> None:
-    """Raise ParametersRefused unless the chunks of the update are whole blocks, and together the padded update."""
+    """Raise ParametersRefused unless the chunks of the update have whole blocks and make up the padded update."""
     check_further(parameters)
     if parameters.update_dim != grid.padded:
         raise ParametersRefused(f"{grid.dim} coordinates are padded to {grid.padded}, not to {parameters.update_dim}")

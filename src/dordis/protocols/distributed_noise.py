@@ -131,7 +131,7 @@ class PrivateChunk(ProtocolServer[ChunkOutput]):
 
     @property
     def u3(self) -> tuple[ClientId, ...]:
-        """Return the clients whose input is in the sum; empty until U3 is closed."""
+        """Return the survivors, U3: the clients whose input is in the sum; empty until the uploads have ended."""
         return self.summing.u3
 
     @property
@@ -140,7 +140,7 @@ class PrivateChunk(ProtocolServer[ChunkOutput]):
         return *self.summing.workflow, Step(self.remove_noise, Resource.SERVER)
 
     def remove_noise(self) -> Flow | None:
-        """Subtract the noise that is due for removal from the sum of the chunk."""
+        """Subtract from the sum of the chunk the noise that is due for removal."""
         summed = self.summing.output()
         self._output = remove_noise(self.parameters, self.chunk, summed, self._law, self._setup.vectors)
         return None

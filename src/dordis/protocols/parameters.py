@@ -128,7 +128,7 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
-        """Return U, sorted; empty if no list of clients is fixed before the sum."""
+        """Return U, the clients of the round, sorted; empty if no list of clients is fixed before the sum."""
         return ()
 
     @property
@@ -167,7 +167,7 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
         return ()
 
     def check_own(self) -> None:
-        """Raise ParametersRefused if the protocol's own part of the parameters breaks a rule; here it is empty."""
+        """Raise ParametersRefused if the protocol's own part of the parameters breaks a rule; here that is empty."""
 
     @property
     def run(self) -> bytes:
@@ -226,7 +226,7 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
         return self.plans[chunk].due_components(survivors, removal_context(self.round, chunk, self.digest))
 
     def once(self, key: Hashable, compute: Callable[[], Known]) -> Known:
-        """Return `compute()`, cached under `key` in this object, which only clients at ideal fidelity share."""
+        """Return `compute()`, cached under `key` in this object; only clients at ideal fidelity share one object."""
         known: dict[Hashable, Known] = self.__dict__.setdefault("_known", {})
         if key not in known:
             known[key] = compute()

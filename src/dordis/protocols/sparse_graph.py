@@ -79,7 +79,7 @@ def permutation(n: int, seed: bytes) -> list[int]:
 FAILURE = 40
 """-log2 of the largest allowed probability of each failure of the graph (`Neighbourhood`)."""
 REDRAWS = {"semi-honest": 0, "malicious": 64}
-"""log2 of the circles that a server can try: a malicious one may vary the parameters once it knows the beacon."""
+"""log2 of the number of circles that a server can try: a malicious one varies parameters once it knows the beacon."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def check_neighbourhood(n: int, T: int, T_C: int, mode: str, q: int, k: int, t_k
 
 
 def check_quorum(n: int, T: int, T_C: int, mode: str, q: int) -> None:
-    """Raise ParametersRefused if the quorum q is too small against T_C colluders, or too large after T dropouts."""
+    """Raise ParametersRefused if quorum q is too small for T_C colluders, or if T dropouts of n leave no quorum."""
     if T_C < 0 or T < 0 or n - T <= T_C:
         raise ParametersRefused(f"T = {T} dropouts and T_C = {T_C} colluders must leave one of n = {n} clients")
     if q < least_quorum(n, T_C, mode):
@@ -166,7 +166,7 @@ def check_quorum(n: int, T: int, T_C: int, mode: str, q: int) -> None:
 
 
 def least_quorum(n: int, T_C: int, mode: str) -> int:
-    """Return the least quorum q: malicious, any two share an honest client; semi-honest, each has one."""
+    """Return the least quorum: in the malicious mode any two share an honest client, else each has one."""
     return (n + T_C) // 2 + 1 if is_malicious(mode) else T_C + 1
 
 

@@ -1,4 +1,4 @@
-"""The interface of summing protocols: server and client machines, their messages, and the result of a chunk.
+"""The interface of summing protocols: server, client and helper, their messages, and the result of a chunk.
 
 A protocol is a folder that defines a `SummingProtocol`, and one line in `dordis.protocols.table`.
 """
@@ -137,7 +137,7 @@ class SummingChunk(ProtocolServer[ChunkSum]):
     """The server's part in one chunk: it sums the inputs, and releases the due secrets of the clients in the sum."""
 
     u3: tuple[ClientId, ...] = ()
-    """The clients whose input is in the sum; empty until U3 is closed."""
+    """The survivors, U3: the clients whose input is in the sum; empty until the uploads have ended."""
 
 
 class ChunkedServer(ProtocolServer[tuple[ChunkResult, ...]]):

@@ -42,7 +42,7 @@ KEYS_AHEAD = 4
 """K, the number of rounds for which a helper sends keys at a time."""
 DAY = 24 * 3600
 LIFETIME = 3600 + DAY
-"""Lifetime of a key in seconds: a round of an hour, and a day."""
+"""Default lifetime of a key in seconds: an hour, for the round, and a day."""
 
 
 class HelperStore(Protocol):
@@ -90,11 +90,11 @@ class HelperPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     runs: frozenset[str] | None = None
     """Ids of the accepted runs, in hex; None: any run."""
     clients: int = 2
-    """Least number of clients in a sum, n_min, that a round must require."""
+    """Smallest accepted n_min, the least number of clients in a sum."""
     colluders: int = 0
-    """Least number of colluding clients, T_C, that a round must withstand."""
+    """Smallest accepted T_C, the number of colluding clients that a round withstands."""
     faulty: int = 1
-    """Least number of colluding helpers, f, that a round must withstand."""
+    """Smallest accepted f, the number of colluding helpers that a round withstands."""
     helpers: frozenset[int] | None = None
     """Ids of the helpers that a round may have; None: any."""
     most_clients: int = 1 << 14
@@ -225,7 +225,7 @@ class AssistedHelper:
         )
 
     def _drop_closed_rounds(self) -> None:
-        """Forget the rounds whose key has lost its private half, with the seeds of their clients."""
+        """Forget the data, such as clients' seeds, of rounds for which the private half of the key is erased."""
         self._rounds = {round: held for round, held in self._rounds.items() if self._private(held.parameters)}
 
     def _private(self, parameters: AssistedParameters) -> bytes | None:

@@ -49,7 +49,7 @@ class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
     """The common part, and H: each helper with its key for this round, or None if it has no key and cannot take part.
 
     At most `faulty` helpers, f, collude with the server and with T_C clients.  With `can_abort` any single helper can
-    stop a round; with `no_base` clients may have no base noise, so that f + 1 helpers could remove all their noise.
+    stop a round; with `no_base` clients may have no base noise, so that more than f helpers could remove all noise.
     """
 
     helpers: Annotated[dict[int, EpochKey | None], Meta(max_length=MOST_SETS)]
@@ -91,7 +91,7 @@ class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
     @property
     def voices(self) -> int:
-        """Return how many members of a set must give the same value: f + 1 or all, if malicious; else one."""
+        """Return how many members of a set must give the same value: f + 1, or all, in the malicious mode; else one."""
         return min(self.faulty + 1, len(self.helpers) - self.faulty) if self.is_malicious else 1
 
     @property
@@ -100,7 +100,7 @@ class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
         return Assistance(tuple(map(int, self.members)), self.faulty, self.no_base)
 
     def due(self, chunk: int, survivors: Collection[ClientId]) -> Due:
-        """Return, for each survivor, its removable noise components that are due: in all chunks of the same clients."""
+        """Return, by client, the removable noise components that are due; the clients are the same in all chunks."""
         return self.plans[chunk].due_components(survivors, removal_context(self.round, 0, self.digest))
 
     def check_own(self) -> None:
@@ -115,7 +115,7 @@ class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
 
 def check_helpers(parameters: AssistedParameters) -> None:
-    """Raise ParametersRefused unless 1 <= f < m and there are at most `MOST_SETS` sets of helpers."""
+    """Raise ParametersRefused unless f of m helpers may collude, 1 <= f < m, with at most `MOST_SETS` helper sets."""
     m, f = len(parameters.helpers), parameters.faulty
     if not 1 <= f < m or comb(m, f) > MOST_SETS or min(parameters.helpers) < 0:
         raise ParametersRefused(
@@ -134,7 +134,7 @@ def check_abortable(parameters: AssistedParameters) -> None:
 
 
 def check_keys_present(parameters: AssistedParameters) -> None:
-    """Raise ParametersRefused if fewer than q helpers have a key: no quorum could agree."""
+    """Raise ParametersRefused if fewer helpers than a quorum have a key: they could not agree."""
     missing = len(parameters.helpers) - len(parameters.present)
     if missing > len(parameters.helpers) - parameters.quorum:
         raise ParametersRefused(
@@ -183,7 +183,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     faulty: Annotated[int, Meta(ge=1)] = 1
     """The number of helpers, f, that may collude with the server."""
     abort: bool = False
-    """Whether any single helper may stop a round: then m may be below 3 f + 1."""
+    """Whether any single helper may stop a round: then there may be fewer than 3 f + 1 helpers."""
     no_base: bool = False
     """Whether more than f helpers may see an update without noise: then n_min may be below n_max / 2."""
 

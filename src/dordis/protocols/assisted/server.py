@@ -275,7 +275,7 @@ def check_confirmed(voices: SetVoices) -> None:
 
 
 def _read_names(h: ClientId, reply: BoxesOpened, asked: frozenset[ClientId]) -> frozenset[ClientId] | None:
-    """Return the clients that a helper names; None if it has no key; raise if it was not asked about one of these."""
+    """Return the clients that a helper names, None if it has no key; raise if it names clients not in `asked`."""
     named = frozenset(map(ClientId, unpack_words(reply.named)))
     if not named <= asked:
         raise MalformedMessage(f"helper {h} names clients that it was not asked about")

@@ -48,9 +48,9 @@ class SetVoices:
         return frozenset(self.caught.union(others))
 
     def next_requests(self, load: Mapping[ClientId, int]) -> Mapping[ClientId, bool]:
-        """Return the helpers to ask next, True for the whole value, False for its digest; none if no answer is needed.
+        """Return the helpers to ask next: True for the whole value, False for its digest.
 
-        No answer is needed if the whole value is confirmed, or if too few members are left to confirm one.
+        None are asked if the whole value is confirmed, or if too few members are left to confirm one.
 
         `load` counts the requests to each helper for other sets.  Helpers with the least load are asked first, then the
         lowest ids, because sets are in lexicographic order and the lowest ids have the fewest sets to come.

@@ -46,7 +46,7 @@ def check_enough(members: Set[int], parameters: CohortParameters, what: str) -> 
 
 
 def check_tolerated(members: Set[int], parameters: CohortParameters) -> None:
-    """Raise TooManyDropouts if more than T clients are missing in `members`: too little noise would be left."""
+    """Raise TooManyDropouts if more than T clients are missing from `members`: too little noise would be left."""
     dropped = len(parameters.clients) - len(members)
     if dropped > parameters.tolerance:
         raise TooManyDropouts(dropped, parameters.tolerance)

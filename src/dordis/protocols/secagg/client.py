@@ -45,7 +45,7 @@ from dordis.protocols.summing import SumInput, SummingClient, require_parameters
 
 
 class SecAggClient(SummingClient[SecAggState]):
-    """One client in one round.
+    """The SecAgg client for one round.
 
     In the malicious mode it needs its private `signing` key, and the `registry` of all public signing keys.  The
     `suite` of primitives is the same for all clients and the server.  The owner's consent is checked by the caller.

@@ -98,7 +98,7 @@ def commitment(
 def commitments(
     parameters: CohortParameters, chunk: int, client: ClientId, seed: bytes, deposited: Sequence[bytes]
 ) -> tuple[bytes, ...]:
-    """Return commitments to self-mask seed and deposited secrets; its public key is the commitment to a masking key."""
+    """Return commitments to self-mask seed and deposited secrets; to a masking key, the public key is a commitment."""
     own = commitment(parameters, chunk, client, "self-mask", 0, seed)
     return (own, *(commitment(parameters, chunk, client, "noise", k, secret) for k, secret in enumerate(deposited)))
 

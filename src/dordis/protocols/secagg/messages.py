@@ -1,6 +1,7 @@
 """The messages of SecAgg: for each stage, in order, the reply of the client and the request of the server.
 
-Sets of clients are bitmaps over sorted U; shares, keys and hashes are concatenated in the order of sorted ids.
+Sets of clients are bitmaps over U, the clients of the round, sorted; shares, keys and hashes are concatenated in the
+order of sorted ids.
 """
 
 from typing import Annotated, ClassVar
@@ -85,7 +86,7 @@ class PrepareInput(Message, frozen=True):
 
 
 class MaskedInput(Message, frozen=True):
-    """The masked vector, b bits a coordinate, and the token that proves the upload."""
+    """The masked input, packed into b bits for each coordinate, and the token that proves the upload."""
 
     bulk: ClassVar = "vector"
     chunk: int

@@ -61,7 +61,7 @@ def recover(
 ) -> RecoveredSecrets:
     """Return the dealers' secrets, rebuilt from the shares that their neighbourhoods disclosed.
 
-    Shares with a wrong hash are ignored; a secret needs as many other shares as the threshold.
+    Shares with a wrong hash are ignored; a secret is rebuilt if as many shares as the threshold remain.
     """
     secrets: dict[ClientId, dict[int, bytes]] = {u: {} for u in dealers}
     false: set[ClientId] = set()

@@ -27,7 +27,7 @@ def shares(parameters: CohortParameters, u: ClientId, promised: EncryptedShares)
 
 
 def survivors(parameters: CohortParameters, chunk: int, bitmap: bytes) -> bytes:
-    """Return the statement of a client: these are the survivors (U3), and I disclose shares for no others."""
+    """Return the statement of a client: these are the survivors (U3), and I help to unmask no other sum."""
     return _statement(b"survivors", parameters, _id(chunk), bitmap)
 
 
