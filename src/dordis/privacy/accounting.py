@@ -1,11 +1,12 @@
 """Accounting with clients as the unit: releases as frozen data, the cost of each, and the epsilon of a run.
 
-Neighbouring inputs differ in one client, whose whole update is replaced by zero.  A release under Skellam or Gaussian
-noise costs a theta^2, and a run costs the sum (`dordis.privacy.gdp`).  For discrete Gaussian noise only Renyi
-divergences at integer orders are known.  A run with such a release is accounted for by Renyi divergences alone; each of
-its Skellam or Gaussian releases counts with the smaller of two bounds, by its noise and by its theta^2.  The paper's
-figures use Renyi divergences throughout (`guarantee`).  Their conversion to epsilon is dp-accounting's; the package is
-imported inside the function, because clients do not need it.
+Neighbouring inputs differ in one client, whose whole update is replaced by zero.  The cost of a release under Skellam
+or Gaussian noise is theta^2, the squared parameter of Gaussian differential privacy; the cost of a run is the sum of
+these (`dordis.privacy.gdp`).  For discrete Gaussian noise only Renyi divergences at integer orders are known.  A run
+with such a release is accounted for by Renyi divergences alone; the divergence of each of its Skellam or Gaussian
+releases is the smaller of two bounds, one from the law of the noise and one from theta^2.  The paper's figures use
+Renyi divergences throughout (`guarantee`).  The package dp-accounting converts divergences to epsilon; it is imported
+inside a function, because clients do not need it.
 """
 
 import math
@@ -25,18 +26,22 @@ from dordis.privacy.scaling import Floats
 
 PAPER_ORDERS = (*range(2, 129), 256)
 ORDERS = (*range(2, 129), *(round(128 * 2 ** (i / 16)) for i in range(1, 113)))
-"""Renyi orders up to 16,384: a small epsilon needs large ones."""
+"""Renyi orders up to 16,384: a small epsilon needs large orders."""
 SAMPLE_DISTANCE = 2.0**-105
-"""Largest total variation distance, at any variance, between the sampled noise and its law, for one sample."""
+"""Bound on the total variation distance between one noise sample and its exact law, at any variance."""
 CAP, ALL_ROUNDS, PAPER = "cap", "all-rounds", "paper"
 _LARGEST_EXPONENT = 700.0
-_ROUNDING = 1 + 1e-12  # the ledger computes the multiplier from sigma again: the last bit must not cost a round
+# The ledger recomputes the multiplier from sigma: without this margin a rounding error could exceed the budget.
+_ROUNDING = 1 + 1e-12
 _HALF = Fraction(1, 2)
 
 
 @dataclass(frozen=True)
 class SkellamSum:
-    """One sum under Skellam noise of at least `variance`, in integer units."""
+    """One sum under Skellam noise of variance `variance` or more in every coordinate, in integer units.
+
+    `l2_squared` is the squared l2-sensitivity of the sum, Delta2^2, and `l1` its l1-sensitivity, Delta1.
+    """
 
     l2_squared: float
     l1: float
@@ -45,7 +50,10 @@ class SkellamSum:
 
 @dataclass(frozen=True)
 class DiscreteGaussianSum:
-    """One sum under a discrete Gaussian of this scale from each of `clients` honest clients."""
+    """One sum of `dim` coordinates under discrete Gaussian noise of `scale` from each of `clients` honest clients.
+
+    `l2` and `l1` are the sensitivities of the sum in integer units, Delta2 and Delta1.
+    """
 
     l2: float
     l1: float
@@ -56,7 +64,7 @@ class DiscreteGaussianSum:
 
 @dataclass(frozen=True)
 class Gaussian:
-    """One release under Gaussian noise of `multiplier` times its sensitivity: the central baseline."""
+    """One release under Gaussian noise of `multiplier` times its sensitivity, as in the central and local baselines."""
 
     multiplier: float
 
@@ -80,7 +88,7 @@ Event = SkellamSum | DiscreteGaussianSum | Gaussian | Repeated | Composed
 
 
 class Guarantee(NamedTuple):
-    """(epsilon, delta)-differential privacy, and the order that proves it."""
+    """(epsilon, delta)-differential privacy, and the Renyi order at which it is proved."""
 
     epsilon: float
     delta: float
@@ -88,7 +96,7 @@ class Guarantee(NamedTuple):
 
 
 def renyi_divergences(event: Event, orders: Sequence[int] = ORDERS) -> Floats:
-    """Return the bound on the Renyi divergence of an event at each of the integer orders; unknown events raise."""
+    """Return an upper bound on the Renyi divergence of an event at each order; raise InputError if none is known."""
     alpha: Orders = np.asarray(orders)
     if not np.issubdtype(alpha.dtype, np.integer) or not alpha.size or alpha.min() < 2:
         raise InputError("Renyi orders are integers of at least 2")
@@ -107,7 +115,9 @@ def renyi_divergences(event: Event, orders: Sequence[int] = ORDERS) -> Floats:
 
 
 def theta_squared(event: Event) -> float:
-    """Return theta^2 of an event, rounded up; infinity if no theta^2 is proved for its noise; unknown events raise.
+    """Return theta^2, the cost of an event in Gaussian differential privacy, rounded up.
+
+    The cost is infinite if no theta^2 is proved for the noise of the event; an unknown event raises InputError.
 
     >>> theta_squared(Repeated(Gaussian(2.0), 10))
     2.5
@@ -161,7 +171,7 @@ def guarantee(event: Event, delta: float, orders: Sequence[int] = ORDERS, distan
 
 
 def _smaller_divergences(event: Event) -> Floats:
-    """Return the summed divergences of all releases: for each the smaller of the bounds by its noise and by theta^2."""
+    """Return Renyi divergences at `ORDERS`, summed over releases; each is the smaller bound, by noise or by theta^2."""
     match event:
         case Repeated(inner, count):
             return _smaller_divergences(inner) * count
@@ -171,12 +181,12 @@ def _smaller_divergences(event: Event) -> Floats:
 
 
 def _convert_to_epsilon(curve: Floats, delta: float, orders: Sequence[int], distance: float) -> Guarantee:
-    """Return the guarantee of Renyi divergences at `orders`; its epsilon is infinite if `distance` takes too much."""
+    """Return the guarantee of Renyi divergences at `orders`; infinite if `distance` takes over half of delta."""
     from dp_accounting.rdp import compute_epsilon
 
     divergences = curve.tolist()
     if distance:
-        # Epsilon at delta / 2 is larger than the epsilon returned, so a charge for the former suffices for the latter.
+        # Epsilon at delta / 2 is larger than the epsilon returned, so a charge computed from it is large enough.
         above = float(compute_epsilon(orders, divergences, delta / 2)[0])
         charge = (1 + math.exp(min(above, _LARGEST_EXPONENT))) * distance
         if charge > delta / 2:
@@ -192,13 +202,14 @@ class ReleaseCost(NamedTuple):
     distance: float
 
 
-@lru_cache(maxsize=1 << 8)  # a round asks for a few, again and again; later rounds never ask for them
+@lru_cache(maxsize=1 << 8)  # every round asks repeatedly for a few results, which later rounds never ask for
 def epsilon_spent(
     costs: frozenset[tuple[ReleaseCost, int]], delta: float, orders: tuple[int, ...] | None = None
 ) -> float:
-    """Return the epsilon of releases, each with its count; they are added in a fixed order, so that all parties agree.
+    """Return the epsilon of all releases together, from pairs of a release and the number of its repetitions.
 
-    With `orders`, epsilon comes from the Renyi divergences at these orders, as in the paper.
+    Costs are added in a fixed order, so that all parties compute the same epsilon.  With `orders`, epsilon comes from
+    the Renyi divergences at these orders, as in the paper.
     """
     if not costs:
         return 0.0
@@ -223,7 +234,8 @@ class ParticipationSchedule:
     rounds: int
     accounting: str = CAP
     cap: int | None = None
-    """The participation cap of open arrival; None: the cap of a balanced schedule, ceil(R n / N)."""
+    """The participation cap of open arrival; None for a balanced schedule, whose cap is ceil(R n / N) for R rounds
+    with n of N clients."""
 
     def __post_init__(self) -> None:
         if self.cap is not None and self.cap < 1:
@@ -242,7 +254,7 @@ class ParticipationSchedule:
 
     @property
     def releases(self) -> int:
-        """Return how many rounds count for one client: the cap, by default ceil(R n / N), or all rounds."""
+        """Return how many rounds are charged to one client: the participation cap, or all rounds, by `accounting`."""
         if self.accounting != CAP:
             return self.rounds
         if self.cap is not None:
@@ -254,7 +266,7 @@ class ParticipationSchedule:
         return Repeated(release, self.releases)
 
     def terms(self, against: str = "against the server, who knows who takes part") -> tuple[str, ...]:
-        """Return the assumptions that every report of an epsilon must state."""
+        """Return the assumptions that every report of an epsilon must state; `against` names the adversary."""
         counted = "the participation cap" if self.accounting == CAP else "all rounds"
         if self.accounting == PAPER:
             counted += ", as the sum of Renyi divergences,"
@@ -269,7 +281,7 @@ def gaussian_multiplier(epsilon: float, releases: int, delta: float) -> float:
     """Return the least noise multiplier of Gaussian noise for `releases` releases within (epsilon, delta).
 
     With central privacy the server adds this noise once, to the sum.  With local privacy every client adds it, so that
-    the sum of n updates has sqrt(n) times as much.
+    the noise on the sum of n updates has sqrt(n) times this standard deviation.
     """
     return multiplier_for_cost(gdp.theta_budget(check_epsilon(epsilon), check_delta(delta)) / releases)
 
@@ -280,7 +292,7 @@ def multiplier_for_cost(cost: float) -> float:
 
 
 def default_delta(population: int) -> float:
-    """Return the default delta, min{N^-1.1, 10^-5}; the paper's is 1 / N."""
+    """Return the default delta, min{N^-1.1, 10^-5} for a population of N; the paper's is 1 / N."""
     return min(math.pow(population, -1.1), 1e-5)
 
 

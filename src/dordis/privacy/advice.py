@@ -1,9 +1,10 @@
 """How many clients a run needs: its signal-to-noise ratio, and the ratio with larger cohorts.
 
-If all updates have the length of the clip bound and agree, a round has the signal-to-noise ratio n / (z sqrt(d)), where
-z is the noise on the sum over the clip bound.  R rounds together have sqrt(R) times as much.  Every client takes part
-k = R n / N times, and z grows as sqrt(k): the ratio of the whole run is sqrt(N n) / (z_1 sqrt(d)), with the z_1 of one
-participation, whatever R is.  Real updates agree less and have a smaller ratio: it is an upper bound.
+If the updates of all n clients of a round are equal and as long as the clip bound, the round has the signal-to-noise
+ratio n / (z sqrt(d)): d is the number of coordinates, z the standard deviation of the noise on the sum divided by the
+clip bound.  R rounds together have sqrt(R) times this ratio.  Each of the N clients of the run takes part k = R n / N
+times, and z grows as sqrt(k): the ratio of the whole run is sqrt(N n) / (z_1 sqrt(d)), whatever R is; z_1 is the z of a
+run with one participation.  Real updates differ, so their ratio is smaller: this one is an upper bound.
 """
 
 import math
@@ -17,14 +18,14 @@ from dordis.privacy.planning import XNOISE, Plan
 from dordis.privacy.xnoise_components import Scheme
 
 NOTHING, EQUAL, ENOUGH = 0.1, 1.0, 10.0
-"""Ratios of a whole run: below the first almost nothing is learnt, above the last the noise costs little."""
+"""Signal-to-noise ratios of a run: below NOTHING almost nothing is learnt, above ENOUGH the noise costs little."""
 LARGEST_COHORT = 1000
-"""Largest cohort that is proposed; a configuration may ask for a larger one."""
+"""Largest number of clients a round that `advise` recommends; a configuration may set a larger one."""
 MORE_ROUNDS = 4
-"""At most this many times the configured rounds are proposed."""
+"""`advise` recommends at most this many times the configured number of rounds."""
 
 Replan = Callable[[int, int], Plan]
-"""Return the plan of the same run with n clients a round and R rounds."""
+"""A function that returns the plan of the same run for given numbers of clients a round and of rounds."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def run_ratio(plan: Plan) -> float:
 
 
 def describe_ratio(ratio: float) -> str:
-    """Say what a signal-to-noise ratio of a whole run lets a model learn."""
+    """Describe what a model can learn if the whole run has this signal-to-noise ratio."""
     if ratio < NOTHING:
         return "the noise drowns everything"
     if ratio < EQUAL:
@@ -53,14 +54,14 @@ def describe_ratio(ratio: float) -> str:
 
 
 def describe_prospects(plan: Plan) -> str:
-    """Return one sentence: the ratio of the whole run, the expected outcome, and the clients for a better one."""
+    """Describe the signal-to-noise ratio of a run, what a model can learn at it, and what a better ratio takes."""
     ratio = run_ratio(plan)
     said = f"signal-to-noise ratio of the run {ratio:.3g}: {describe_ratio(ratio)}"
     return said if ratio >= ENOUGH else f"{said}. {describe_needs(plan, EQUAL if ratio < EQUAL else ENOUGH)}"
 
 
 def describe_needs(plan: Plan, ratio: float) -> str:
-    """Say how many clients, or how small a model, would have this ratio at the same epsilon."""
+    """Say how many clients, or how small a model, would have this signal-to-noise ratio at the same epsilon."""
     smaller = parameters_for_ratio(plan, ratio)
     model = f", or a model of about {smaller:,} parameters instead of {plan.setting.dim:,}" if smaller else ""
     return f"A ratio of {ratio:g} takes about {clients_for_ratio(plan, ratio):,} clients{model}, or a larger epsilon."
@@ -73,7 +74,7 @@ def check_prospects(plan: Plan) -> None:
 
 
 def advise(plan: Plan, replan: Replan) -> Advice:
-    """Plan for larger cohorts, and recommend the smallest whose signal-to-noise ratio suffices, or else the largest."""
+    """Plan for larger cohorts; recommend the smallest with a signal-to-noise ratio of `ENOUGH`, or else the largest."""
     cohort = plan.setting.participation
     population, n, rounds = cohort.population, cohort.per_round, cohort.rounds
     larger = tuple(_plan_possible(replan, larger_cohorts(n, population), rounds))
@@ -86,7 +87,7 @@ def advise(plan: Plan, replan: Replan) -> Advice:
 
 
 def larger_cohorts(per_round: int, population: int) -> tuple[int, ...]:
-    """Return larger cohorts: two, four and ten times `per_round`, at most `population`.
+    """Return the cohort sizes to compare: two, four and ten times `per_round`, at most `population`.
 
     >>> larger_cohorts(100, 1000), larger_cohorts(400, 1000), larger_cohorts(10, 10)
     ((200, 400, 1000), (800, 1000), ())
@@ -97,7 +98,7 @@ def larger_cohorts(per_round: int, population: int) -> tuple[int, ...]:
 def whole_rounds(population: int, per_round: int, rounds: int) -> int:
     """Return the largest number of rounds that costs a client no more participations than `rounds` rounds do.
 
-    It is at most `MORE_ROUNDS` times as many.
+    The result is at most `MORE_ROUNDS` times `rounds`.
 
     >>> whole_rounds(539, 100, 51), whole_rounds(1000, 1000, 57)
     (53, 57)
@@ -107,7 +108,7 @@ def whole_rounds(population: int, per_round: int, rounds: int) -> int:
 
 
 def round_up_to_two_digits(count: int) -> int:
-    """Round a count up to two digits.
+    """Round a count up to two significant digits.
 
     >>> round_up_to_two_digits(1163), round_up_to_two_digits(7)
     (1200, 7)
@@ -116,15 +117,18 @@ def round_up_to_two_digits(count: int) -> int:
 
 
 def clients_for_ratio(plan: Plan, ratio: float) -> int:
-    """Return about how many clients a run needs for a ratio, if the same fraction of them takes part in a round.
+    """Return about how many clients a run needs for a signal-to-noise ratio, if the same fraction is in a round.
 
-    The ratio grows as sqrt(N n), so in proportion to N.
+    The ratio grows as sqrt(N n), with N clients and n of them in a round, so in proportion to N.
     """
     return max(2, round_up_to_two_digits(math.ceil(plan.setting.participation.population * ratio / run_ratio(plan))))
 
 
 def parameters_for_ratio(plan: Plan, ratio: float) -> int:
-    """Return about how many parameters a model may have for a ratio, with the same clients; 0 if no model has it."""
+    """Return about how many parameters a model may have for a signal-to-noise ratio, with the same clients.
+
+    The result is 0 if even a model of one parameter has a smaller ratio.
+    """
     count = math.floor(plan.setting.dim * (run_ratio(plan) / ratio) ** 2)
     return count // _unit(count) * _unit(count)
 
@@ -141,7 +145,7 @@ def list_warnings(plan: Plan) -> tuple[str, ...]:
 
 
 def _unit(count: int) -> int:
-    """Return the power of ten of the second digit of a number: 100 for 1163."""
+    """Return the place value of the second digit of a number: 100 for 1163."""
     return int(10 ** max(0, len(str(count)) - 2))
 
 
@@ -159,7 +163,7 @@ RATES = tuple(Fraction(tenths, 10) for tenths in range(5))
 
 @dataclass(frozen=True)
 class DropoutForecast:
-    """Epsilon by noise scheme if `dropped` clients drop out of every round; None if such a round gives no output."""
+    """The epsilon of a run by noise scheme if `dropped` clients drop out of every round; None if such rounds fail."""
 
     rate: Fraction
     dropped: int
@@ -169,7 +173,10 @@ class DropoutForecast:
 
 
 def forecast_dropout(plan: Plan, rates: Sequence[Fraction] = RATES) -> tuple[DropoutForecast, ...]:
-    """Return a forecast for each dropout rate: floor(rate n) clients drop out of every round."""
+    """Return, for each dropout rate, the epsilon of the run by noise scheme.
+
+    At a rate, floor(rate n) of the n clients of a round drop out of every round.
+    """
     xnoise = plan.setting.scheme if plan.setting.scheme in XNOISE else Scheme.SINGLE
     schemes = (Scheme.ORIG, Scheme.CONSERVATIVE, xnoise)
     lost = [(rate, math.floor(rate * plan.setting.clients)) for rate in rates]

@@ -1,10 +1,11 @@
 """Adaptive clipping: the clip bound follows a quantile of the update norms, from noisy counts of the norms below it.
 
 Andrew, Thakkar, McMahan and Ramaswamy, "Differentially Private Learning with Adaptive Clipping", 2021, algorithm 1.
-Each client sends one bit, "my norm is at most the bound", as a further release beside its update: +s or -s in the
-ring, without rounding.  Without the client the sum has neither, so Delta2 = Delta1 = s: half of the sensitivity that 2s
-and 0 would have, which is the paper's shift by one half.  The number of survivors is public and undoes the shift.  The
-bound of a round is computed from released sums of earlier rounds, which costs no more privacy.
+Each client sends one clipping bit, "the norm of my update is at most the bound", as a further release beside its
+update: +s or -s in the ring at a scale s, without rounding.  An absent client adds 0, so the sensitivities Delta2 and
+Delta1 are s.  They would be 2s for bits encoded as 2s and 0; algorithm 1 shifts the bits by one half for the same
+reason.  The number of survivors is public, so the fraction of norms below the bound follows from the sum.  The bound of
+a round is computed from released sums of earlier rounds, which costs no more privacy.
 """
 
 import math
@@ -18,14 +19,15 @@ from dordis.privacy.accounting import check_positive
 from dordis.privacy.further_releases import FurtherRelease, FurtherSum, FurtherValue, PlannedRelease
 
 CLIPPING_BIT = "clipping bit"
-"""The name of the release."""
+"""The name of the further release that sums the clipping bits."""
 
 
 class Quantile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="quantile"):
     """Adaptive clipping: the quantile of the norms that the bound follows, its start, rate and limits.
 
-    `rate` is eta_C of the geometric update.  The bound stays in `least` .. `most` even if the noise is large.
-    `share` is the part of the privacy budget that is spent on the bits.
+    `target` is the quantile, `start` the first bound, and `rate` the step size (eta_C in the paper on adaptive
+    clipping).  The bound stays in `least` .. `most` even if the noise is large.  `share` is the part of the privacy
+    budget that is spent on the clipping bits, in which clients say whether their norm is at most the bound.
     """
 
     target: float = 0.5
@@ -65,23 +67,26 @@ class Clipping:
 
     @property
     def further(self) -> tuple[FurtherValue, ...]:
-        """Return the bits as the one further release, or nothing if the bound is fixed."""
+        """Return the clipping bits as the only further release; empty if the bound is fixed."""
         return (FurtherValue(CLIPPING_BIT, self.rule.share),) if self.rule else ()
 
     def advance(self, below: float | None) -> "Clipping":
-        """Return the clipping of the next round, from the fraction of norms below the bound in this round."""
+        """Return the clipping of the next round; `below` is the noisy fraction of norms up to the bound in this round.
+
+        The bound stays the same if it is fixed or `below` is None.
+        """
         if self.rule is None or below is None:
             return self
         return replace(self, bound=next_bound(self.bound, below, self.rule))
 
 
 def clipping_bit(scale: int) -> FurtherRelease:
-    """Return the release of the bits, at a scale s."""
+    """Return the further release of the clipping bits: a bit is `scale` or -`scale` in the ring."""
     return FurtherRelease(CLIPPING_BIT, scale)
 
 
 def bit_value(norm: float, bound: float) -> int:
-    """Return a client's summand: 1 if its norm is at most the bound, else -1.
+    """Return a client's clipping bit: 1 if the norm of its update is at most the bound, else -1.
 
     `norm` is the norm of the update before clipping; infinity, of an update that diverged, is above every bound.
     """
@@ -92,12 +97,15 @@ def bit_value(norm: float, bound: float) -> int:
 
 
 def bit_error(bit: PlannedRelease, clients: int, kappa: Fraction) -> float:
-    """Return the standard deviation of the noisy fraction of clients below the bound."""
+    """Return the standard deviation of the noisy fraction of clients whose norm is at most the bound.
+
+    `kappa` is the variance of the noise left in the sum divided by the planned variance of `bit`.
+    """
     return bit.deviation(kappa) / (2 * clients)
 
 
 def fraction_below(bits: FurtherSum | None) -> float | None:
-    """Return the fraction of clients in U3 with a norm of at most the bound; None if the round had no bits.
+    """Return the fraction of summed clients whose norm is at most the bound; None if there were no clipping bits.
 
     The estimate has no bias, so the noise may take it below 0 or above 1.
     """
@@ -105,7 +113,9 @@ def fraction_below(bits: FurtherSum | None) -> float | None:
 
 
 def next_bound(bound: float, below: float, quantile: Quantile) -> float:
-    """Return the clip bound of the next round: C exp(-eta (b - gamma)), within its limits.
+    """Return the clip bound of the next round: C exp(-eta (b - gamma)), limited to `least` .. `most` of the rule.
+
+    C is `bound`, b is `below`, eta is the rate of the rule and gamma its target quantile.
 
     >>> next_bound(1.0, below=0.9, quantile=Quantile(target=0.5)) < 1 < next_bound(1.0, 0.1, Quantile(target=0.5))
     True

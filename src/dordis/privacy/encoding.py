@@ -32,14 +32,14 @@ Reals = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 Entropy = Callable[[int], bytes]
 
 MOST_DRAWS = 200
-"""A rounding exceeds a bound that suits scale and clip with probability at most exp(-1/2): 200 in a row with 10^-43."""
+"""Random roundings that are tried: one exceeds the norm bound with probability at most exp(-1/2), all with 10^-43."""
 ROTATION, PROJECTION = b"dordis/v1/rotation", b"dordis/v1/projection"
-"""Uses of the public seed of a round; no two uses share a stream."""
+"""Labels under which keystreams are derived from the public seed of a round, one for each use."""
 STOCHASTIC, NEAREST = "stochastic", "nearest"
 _SHRINKING = 1 - 1e-4
 _WORD = 4
 _STEP = prg.CALL // _WORD
-_SHORT = 8192  # coordinates up to which BLAS sums squares: it would put more threads on longer ones
+_SHORT = 8192  # up to this length BLAS sums the squares: for longer vectors it would start threads
 
 Number = TypeVar("Number", bound=np.generic)
 
@@ -78,7 +78,7 @@ class Grid:
 
     @property
     def padded(self) -> int:
-        """Return the length of the vector in the ring."""
+        """Return the length of an encoded vector: `summed_dim` padded to whole blocks."""
         return padded_length(self.summed_dim, self.block)
 
     @property
@@ -97,7 +97,7 @@ class Grid:
         return x
 
     def place(self, x: npt.NDArray[Number], dealt: npt.NDArray[Number], start: int) -> None:
-        """Write whole blocks back to their coordinates in `x`; the first begins at `start` of the dealt vector."""
+        """Write whole blocks of a dealt vector to their coordinates in `x`; `start` is the place of the first block."""
         rows, first = dealt.reshape(-1, self.block), start // self.block
         whole, rest = divmod(self.summed_dim, self.blocks)
         last = first + len(rows)
@@ -107,7 +107,7 @@ class Grid:
 
 
 def chunk_ends(dim: int, block: int, chunks: int) -> list[int]:
-    """Return the ends of a vector's chunks: each is a run of whole blocks, and their lengths differ by at most a block.
+    """Return the end position of each chunk of a vector: chunks are whole blocks, and differ by at most one block.
 
     >>> chunk_ends(10, 4, 2)
     [8, 12]
@@ -129,7 +129,8 @@ def encode(
     """Return an update, clipped to norm `clip` in real units, as a vector over the ring, without noise.
 
     The rotation comes from the public seed of the round, the rounding from the client's own entropy.  The squared
-    norm of the integer vector never exceeds `bound`: a rounding that exceeds it is drawn again, as a whole.
+    norm of the integer vector never exceeds `bound`: a random rounding that exceeds it is drawn again as a whole, and
+    before rounding to the nearest the vector is shrunk.
     """
     turned = rotate_update(update, grid, public_seed, clip)
     # Folding and floating point may have made the vector longer than the clip bound: clip it again.
@@ -142,7 +143,7 @@ def encode(
     for draw in range(MOST_DRAWS):
         stream = prg.from_seed(secret, b"dordis/v1/rounding/%d" % draw)
         if draw:
-            turned = rotate_update(update, grid, public_seed, clip)  # overwritten by the draw before
+            turned = rotate_update(update, grid, public_seed, clip)  # the previous draw has overwritten it
         vector, squared = _round_to_ring(turned, scale, stream, grid.bits)
         if bound is None or is_bounded(squared, bound):
             return vector
@@ -150,13 +151,13 @@ def encode(
 
 
 def choose_rounding(grid: Grid, clip: float) -> str:
-    """Return how updates clipped to `clip` are rounded: to the nearest if they are folded and the scale is fine."""
+    """Return `NEAREST` if updates are folded and the scale is fine enough for `clip`, else `STOCHASTIC`."""
     fine = scaling.is_fine_enough(grid.scale * clip, grid.padded)
     return NEAREST if grid.buckets and fine and clip < math.inf else STOCHASTIC
 
 
 def is_rounded_to_nearest(turned: Reals, scale: float, grid: Grid, clip: float) -> bool:
-    """Tell whether a vector is rounded to the nearest; a short one, which would become 0, is rounded at random."""
+    """Tell whether a rotated update is rounded to the nearest: not if its norm is small, because it would become 0."""
     large = scale * norm(turned) >= scaling.SMALL * math.sqrt(grid.padded)
     return large and choose_rounding(grid, clip) == NEAREST
 
@@ -170,14 +171,14 @@ def rotate_update(update: Reals, grid: Grid, public_seed: bytes, clip: float = m
 
 
 def fold_update(x: Reals, grid: Grid, public_seed: bytes, factor: float = 1.0) -> tuple[Reals, float]:
-    """Return the folded update (or the update itself if it is not folded) and the factor still to be applied."""
+    """Return the update and the factor still to be applied: folded and 1, or unchanged and `factor` without buckets."""
     if not grid.buckets:
         return x, factor
     return fold(x, grid.buckets, draw_signs(public_seed, 0, grid.dim, PROJECTION), factor), 1.0
 
 
 def unfold_sum(sums: Floats, grid: Grid, public_seed: bytes) -> Floats:
-    """Undo `fold_update`, except for the folding error (see `dordis.privacy.projection`)."""
+    """Copy the buckets of a sum back to the coordinates; the folding error stays (see `dordis.privacy.projection`)."""
     if not grid.buckets:
         return sums
     return unfold(sums, grid.dim, draw_signs(public_seed, 0, grid.dim, PROJECTION))
@@ -192,14 +193,14 @@ def check_update(update: Reals, grid: Grid) -> Reals:
 
 
 def decode(total: Vector, grid: Grid, public_seed: bytes) -> Floats:
-    """Return a sum over the ring in real units."""
+    """Return a sum over the ring as `dim` coordinates in real units: unrotated, collected and unfolded."""
     if total.size != grid.padded:
         raise InputError(f"a sum of this round has {grid.padded} coordinates, not {total.size}")
     return unfold_sum(grid.collect(unrotate_sum(total, grid, public_seed)), grid, public_seed)
 
 
 def unrotate_sum(total: Vector, grid: Grid, public_seed: bytes, first: int = 0) -> Floats:
-    """Return whole blocks of a sum in real units, in the order of the blocks; the first block starts at `first`."""
+    """Return whole blocks of a sum, unrotated and in real units; the first starts at coordinate `first` of the sum."""
     total = check_array("a sum", total, np.uint32)
     if first % grid.block or total.size % grid.block or not 0 <= first <= first + total.size <= grid.padded:
         raise InputError(f"a chunk is a run of whole blocks of {grid.block} coordinates")
@@ -214,7 +215,7 @@ def unrotate_integers(total: npt.NDArray[np.int32] | Floats, grid: Grid, public_
 
 
 def centre(total: Vector, bits: int) -> npt.NDArray[np.int32]:
-    """Return the sum as signed integers in -2^(b-1) .. 2^(b-1) - 1."""
+    """Return a sum over the ring as signed integers in -2^(b-1) .. 2^(b-1) - 1, with b = `bits`."""
     unused = 32 - bits
     signed: npt.NDArray[np.int32] = (total << np.uint32(unused)).view(np.int32)
     signed >>= np.int32(unused)
@@ -227,22 +228,23 @@ def norm(x: Reals) -> float:
 
 
 def clip_factor(x: Reals, clip: float) -> float:
-    """Return min{1, c / ||x||}; raise InputError if a coordinate is not finite."""
+    """Return min{1, c / ||x||}, with c = `clip`; raise InputError if a coordinate is not finite."""
     squared = _squared_norm(x)
     if math.isfinite(squared):
         norm = math.sqrt(squared)
         return min(1.0, clip / norm) if norm else 1.0
     if not np.isfinite(x).all():
         raise InputError("an update must be finite: it has a coordinate that is NaN or infinite")
-    peak = float(np.abs(x).max())  # finite, but its square is not
+    peak = float(np.abs(x).max())  # finite, but its square would overflow
     return min(1.0, clip / peak / math.sqrt(_squared_norm(x / x.dtype.type(peak))))
 
 
 @lru_cache(maxsize=4)
 def draw_signs(public_seed: bytes, first: int, count: int, label: bytes = ROTATION) -> npt.NDArray[np.uint8]:
-    """Return `count` random signs of a round, one bit each, from coordinate `first` on, the lowest bit of a byte first.
+    """Return `count` random signs of a round from coordinate `first` on, as bits, the lowest of a byte first: 1 is -1.
 
-    The array is read-only.  Recent results are cached, because all simulated clients of a round need the same signs.
+    `label` names the use of the signs.  The array is read-only.  Recent results are cached, because all simulated
+    clients of a round need the same signs.
     """
     stream = prg.from_seed(public_seed, label)
     skip = first % 8
@@ -266,7 +268,7 @@ def _round_shrinking(x: Reals, scale: float, bound: int) -> npt.NDArray[np.int32
 
 
 def is_bounded(squared: int, bound: int) -> bool:
-    """Tell whether the squared norm of a rounded vector is at most `bound`, Delta2^2: privacy rests on that."""
+    """Tell whether the squared norm of a rounded vector is at most `bound`, the squared sensitivity Delta2^2."""
     return squared <= bound
 
 

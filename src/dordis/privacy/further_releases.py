@@ -22,14 +22,14 @@ from dordis.privacy.scaling import MOST_BITS, Floats, Sensitivity
 from dordis.privacy.skellam_noise import LARGEST_VARIANCE, round_up_variance
 
 LARGEST_SCALE = 2**12
-"""With a larger scale the noise would need more bits, and the accounting would hardly improve."""
+"""Largest scale that is planned: with a larger one the noise would need more bits, and epsilon would hardly shrink."""
 
 
 @dataclass(frozen=True)
 class FurtherValue:
     """A value that clients release beside their update: `length` numbers of Euclidean norm `bound` at most.
 
-    `share` is the part of the privacy budget that is spent on it.  Whole numbers are summed exactly.
+    `share` is the part of the privacy budget that is spent on this release.  Whole numbers are summed exactly.
     """
 
     name: str
@@ -75,7 +75,7 @@ class FurtherRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self._to_ring(rounded, bits)
 
     def encode_sum(self, value: npt.ArrayLike, bits: int) -> Vector:
-        """Return a client's sum over its records, whole numbers within the bound, as a vector over the ring."""
+        """Return a client's sum over its records, in whole numbers, as a vector over the ring, without noise."""
         return self._to_ring(self.scale * np.atleast_1d(np.asarray(value, np.int64)), bits)
 
     def _to_ring(self, units: npt.NDArray[Any], bits: int) -> Vector:
@@ -117,7 +117,7 @@ class FurtherSum:
 
 @dataclass(frozen=True)
 class PlannedRelease:
-    """A further release and its noise: sigma*^2 in integer units, on the grid of 2^-20."""
+    """A further release and sigma*^2, the variance of its noise: in integer units, a multiple of 2^-20."""
 
     release: FurtherRelease
     variance: Fraction
@@ -130,7 +130,7 @@ class PlannedRelease:
 
     @property
     def multiplier(self) -> float:
-        """Return sigma / Delta2."""
+        """Return the noise multiplier: the standard deviation of the noise divided by the l2-sensitivity."""
         return math.sqrt(self.variance) / (self.release.scale * self.release.bound)
 
     def deviation(self, kappa: Fraction) -> float:
@@ -138,7 +138,7 @@ class PlannedRelease:
         return self.release.bound * self.multiplier * math.sqrt(kappa)
 
     def event(self, charged: Fraction | None = None) -> SkellamSum:
-        """Return the event that is charged for the sum, under noise of variance `charged`, by default sigma*^2."""
+        """Return the event to charge for the sum under noise of variance `charged`, by default the planned variance."""
         variance, changed = self.variance if charged is None else charged, self.release.sensitivity
         return SkellamSum(changed.squared, changed.l1, float(variance))
 
@@ -151,9 +151,9 @@ def plan_release(
     headroom: float = 4.0,
     kappa: Fraction = Fraction(1),
 ) -> PlannedRelease:
-    """Plan a release under noise of `multiplier` times its sensitivity, at the largest scale that the ring holds.
+    """Plan a release under noise of `multiplier` times its sensitivity, at the largest scale that fits the ring.
 
-    `kappa` is the variance left in the sum divided by sigma*^2; the ring holds `headroom` standard deviations.
+    `kappa` is the variance left in the sum divided by the planned one; the ring holds `headroom` standard deviations.
     Raise InputError if no scale fits.
 
     >>> plan_release(FurtherValue("correct answers", 0.1), multiplier=5.0, clients=100, bits=16)

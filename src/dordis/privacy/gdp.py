@@ -18,14 +18,16 @@ from dordis.errors import InputError
 MARGIN = 1e-10
 """The relative amount by which `delta` is raised."""
 LEAST_DELTA, LEAST_EPSILON, LARGEST_EPSILON, LARGEST_THETA_SQUARED = 1e-300, 1e-30, 700.0, 1e9
-_AIM = 1e-10  # relative: `epsilon` aims at a delta lower by this, `theta_budget` by twice this, so that they agree
+_AIM = 1e-10  # `epsilon` aims at a delta lower by this part, `theta_budget` by twice this, so as to stay in budget
 _QUARTILE = 0.6745  # for delta <= 1/2, epsilon >= theta^2 / 2 - _QUARTILE theta
 _STEP = 0.125
 _NODES = tuple(math.exp(k * _STEP) for k in range(-208, 33))
 
 
 def theta_squared(l2_squared: Fraction | float, variance: Fraction | float) -> float:
-    """Return theta^2 = S^2 / (mu - 1/2) of one integer sum under Skellam noise of variance mu, rounded up.
+    """Return theta^2 = S^2 / (mu - 1/2) of one integer sum of l2-sensitivity S under Skellam noise of variance mu.
+
+    The result is rounded up.
 
     >>> theta_squared(100, Fraction(401, 2))
     0.5
@@ -49,14 +51,15 @@ def compose_costs(costs: Iterable[float]) -> float:
 
 
 def repeat_cost(cost: float, count: int) -> float:
-    """Return theta^2 of `count` releases of the same cost, rounded up."""
+    """Return theta^2 of `count` releases that each have the theta^2 `cost`, rounded up."""
     return _round_up(count * _to_fraction(cost))
 
 
 def delta(epsilon: float, theta_squared: float) -> float:
     """Return the delta that theta-GDP proves at `epsilon`, raised by `MARGIN`.
 
-    Phi(-epsilon / theta + theta / 2) - e^epsilon Phi(-epsilon / theta - theta / 2) (Balle and Wang, 2018).
+    It is Phi(-epsilon / theta + theta / 2) - e^epsilon Phi(-epsilon / theta - theta / 2), where Phi is the distribution
+    function of N(0, 1) (Balle and Wang, 2018).
     """
     _check(0 <= epsilon < math.inf, f"epsilon is a number from 0 on, not {epsilon}")
     _check(0 <= theta_squared < math.inf, f"theta^2 is a number from 0 on, not {theta_squared}")
@@ -91,9 +94,9 @@ def epsilon(theta_squared: float, delta: float, distance: float = 0.0) -> float:
 
 
 def theta_budget(epsilon: float, delta: float, distance: float = 0.0) -> float:
-    """Return the largest theta^2 within (epsilon, delta), lowered by a factor of 1 - 2^-40 for rounding in later sums.
+    """Return the largest theta^2 within (epsilon, delta), times 1 - 2^-40 so that sums of costs may be rounded up.
 
-    Raise InputError if `distance` takes more than half of delta.
+    `distance` takes its part of delta as in `epsilon`; raise InputError if that is more than half.
     """
     _check(LEAST_EPSILON <= epsilon < math.inf, f"epsilon is a number from {LEAST_EPSILON} on, not {epsilon}")
     _check(LEAST_DELTA <= delta < 1, f"delta lies between {LEAST_DELTA} and 1, not at {delta}")
@@ -102,17 +105,18 @@ def theta_budget(epsilon: float, delta: float, distance: float = 0.0) -> float:
     _check(charge <= delta / 2, f"delta = {delta} is too small for noise at a distance of {distance} from its law")
     allowed = min(delta - charge, 0.5)
     z = math.sqrt(-2 * math.log(allowed))
-    start = 2 * math.log(2 * epsilon / (z + math.sqrt(z * z + 2 * epsilon)))  # epsilon / theta - theta / 2 = z: safe
+    start = 2 * math.log(2 * epsilon / (z + math.sqrt(z * z + 2 * epsilon)))  # delta < Phi(-z) < allowed
     goal = math.log(allowed) - MARGIN - 2 * _AIM
     return (1 - 2.0**-40) * math.exp(_newton(lambda x: _log_delta(epsilon, math.exp(x))[::2], start, goal))
 
 
 def _log_delta(epsilon: float, theta_squared: float) -> tuple[float, float, float]:
-    """Return ln delta and its derivatives by epsilon and by ln theta^2; they are NaN if ln delta is above ln 0.68.
+    """Return ln delta and its derivatives by epsilon and by ln theta^2; the derivatives are NaN if delta exceeds 0.68.
 
-    With a = epsilon / theta - theta / 2, delta is phi(a) times the integral over s > 0 of e^(-a s - s^2 / 2)
-    (1 - e^(-theta s)).  No term is negative, so nothing cancels, however small theta is.  The integrand is analytic in
-    ln s and falls off on both sides, so that the trapezoidal rule in ln s is exact but for 1e-13.
+    With a = epsilon / theta - theta / 2 and phi the density of N(0, 1), delta is phi(a) times the integral over s > 0
+    of e^(-a s - s^2 / 2) (1 - e^(-theta s)).  No term is negative, so nothing cancels, however small theta is.  The
+    integrand is analytic in ln s and falls off on both sides, so that the trapezoidal rule in ln s is exact but for
+    1e-13.
     """
     theta = math.sqrt(theta_squared)
     a = (epsilon - theta_squared / 2) / theta
@@ -141,7 +145,7 @@ def _epsilon(theta_squared: float, delta: float) -> float:
 
 
 def _newton(at: Callable[[float], tuple[float, float]], start: float, goal: float) -> float:
-    """Return the argument at which ln delta is `goal`; `at` returns ln delta and its derivative.
+    """Return the epsilon, or ln theta^2, at which ln delta is `goal`; `at` returns ln delta and its derivative there.
 
     ln delta is concave in epsilon and in ln theta^2, because delta is an integral of log-concave functions.  So every
     step of Newton's method ends on the safe side, and every step after the first comes closer.

@@ -31,7 +31,8 @@ _HALF = Fraction(1, 2)
 class Plan:
     """The plan for a setting: `epsilon` is proved for its noise, `variance` is sigma*^2, a multiple of 2^-20.
 
-    `further` are the releases of every round beside the update.
+    `further` are the releases of every round beside the update.  `records` is the encoding of sampled records if these
+    are the unit of privacy.  *Central* noise is the noise that epsilon is computed from.
     """
 
     setting: Setting
@@ -54,7 +55,7 @@ class Plan:
 
     @cached_property
     def noise(self) -> NoisePlan:
-        """Return the components of the noise."""
+        """Return the noise components that each client adds to the update, and which of them are removed."""
         return self.setting.noise(self.variance)
 
     @property
@@ -69,7 +70,7 @@ class Plan:
 
     @property
     def multiplier(self) -> float:
-        """Return z = sigma / Delta2, both in integer units."""
+        """Return the noise multiplier z: sigma divided by the l2-sensitivity Delta2, both in integer units."""
         return self.sigma_int / self.sensitivity.l2
 
     @property
@@ -90,7 +91,7 @@ class Plan:
 
     @property
     def cap(self) -> int:
-        """Return how many releases are counted for one client, or events for one record."""
+        """Return how many rounds are charged to one client, or how many events to one record."""
         return self.setting.releases
 
     @property
@@ -100,9 +101,9 @@ class Plan:
 
     @property
     def signal_to_noise(self) -> float:
-        """Return the norm of a round's sum divided by the norm of its noise, if all updates are equal and have norm c.
+        """Return the norm of a round's sum divided by that of its noise, for equal updates as long as the clip bound.
 
-        For orthogonal updates it is smaller by a factor of sqrt(n).  The noise includes the error of rounding.
+        For orthogonal updates of n clients it is smaller by a factor of sqrt(n).  The noise includes rounding errors.
         """
         n = self.setting.clients
         left = float(self.noise.variance_left(range(n), b"")) + n / 4
@@ -112,7 +113,7 @@ class Plan:
     def epsilon_with_dropout(self, dropped: int, scheme: Scheme) -> float | None:
         """Return epsilon if `dropped` clients drop out of every round; None if XNoise would then give no output.
 
-        All schemes get the same central variance; `conservative` provides for T dropouts.
+        All schemes get the same central variance; `conservative` provides for the dropouts of `Setting.reserve`.
         """
         setting = self.setting
         if not 0 <= dropped <= setting.clients:
@@ -164,7 +165,7 @@ def plan_for_cost(setting: Setting, allowance: float) -> Plan:
 
 
 def _record_plan(setting: Setting, sampled: RecordSampling, allowance: float) -> Plan:
-    """Return the plan with records as the unit: a scale at which rounding errors are negligible, and enough bits."""
+    """Return the plan with records as the unit of privacy: a scale with negligible rounding errors, and enough bits."""
     largest = setting.ring(MOST_BITS).largest
     wanted, part = fine_scaled_clip(setting.padded), allowance * (1 - setting.share)
     while True:
@@ -195,7 +196,10 @@ def _record_plan(setting: Setting, sampled: RecordSampling, allowance: float) ->
 
 
 def record_scale(setting: Setting, sampled: RecordSampling, variance: Callable[[float], float]) -> float:
-    """Return s c for sums of records in 32 bits; `variance` returns the variance of the noise from s c."""
+    """Return s c, the scale times the clip bound, at which sums of records and their noise fit 32 bits.
+
+    `variance` returns the variance of the noise in integer units for an s c.
+    """
     wanted = fine_scaled_clip(setting.padded)
     while True:
         length, shift = scale_for(wanted, setting.block)
@@ -210,7 +214,7 @@ def record_scale(setting: Setting, sampled: RecordSampling, variance: Callable[[
 
 
 def _record_bits(setting: Setting, sampled: RecordSampling, scaled_clip: float, variance: float) -> int:
-    """Return the bits that hold a sum of L + 6 sqrt L equal records and its noise; L records are expected."""
+    """Return the bits for a sum of L + 6 sqrt L equal records and its noise; L is the expected number of records."""
     batch = setting.clients * sampled.batch
     reach = scaled_clip * (batch + 6 * math.sqrt(batch))
     deviation = math.sqrt(reach**2 / setting.block + setting.clients / 4 + variance)
@@ -243,7 +247,7 @@ def _least_noise(
 def _plan_further(
     setting: Setting, bits: int, multiplier: Callable[[FurtherValue], float], summed: int | None = None
 ) -> tuple[PlannedRelease, ...]:
-    """Plan all further releases; each sums `summed` values, by default one for each client."""
+    """Plan all further releases; `summed` is the number of values in a sum, by default one for each client."""
     count = setting.clients if summed is None else summed
     return tuple(
         plan_release(value, multiplier(value), count, bits, setting.headroom, setting.kappa)
@@ -285,8 +289,8 @@ def account(setting: Setting, sigma: float) -> Plan:
 
 
 def _least_variance(enough: Callable[[Fraction], bool], room: float) -> Fraction:
-    """Return the least variance on the grid for which `enough` is true; it is true for `room`."""
-    low, high = 0, int(round_up_variance(Fraction(room)) * GRID)  # a `range` cannot be as long as `high` for `bisect`
+    """Return the least multiple of 2^-20 for which `enough` is true; the caller ensures that it is true for `room`."""
+    low, high = 0, int(round_up_variance(Fraction(room)) * GRID)  # not by `bisect`: no `range` is that long
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(Fraction(middle, GRID)) else (middle, high)

@@ -1,7 +1,7 @@
 """Projection: if the noise is much longer than the signal, updates are folded into fewer coordinates before the sum.
 
 The clipped update of d coordinates is folded into k buckets by public random signs: coordinate i, with its sign, is
-added to bucket i mod k.  The folded vector is clipped to c again, then rotated, rounded, masked and summed.  Decoding
+added to bucket i mod k.  The folded vector is clipped again, then rotated, rounded, masked and summed.  Decoding
 copies every bucket back to its coordinates, with their signs.  Averaged over the signs, every coordinate is right; the
 other coordinates of its bucket are an error, of expected energy ||sum||^2 (d/k - 1) over all coordinates.  The energy
 of the noise is the same as without folding, because buckets are copied with their noise.
@@ -23,11 +23,11 @@ from dordis.privacy.setting import Setting
 
 AUTO, ADAPTIVE, OFF = "auto", "adaptive", "off"
 TAU = 0.04
-"""Largest variance of the folding error, relative to the noise, if all updates agree: 2 % of sigma."""
+"""Largest variance of the folding error divided by that of the noise, if all updates are equal: sigma grows by 2 %."""
 KNOWN_TAU = 0.2
-"""The same if the alignment of updates was estimated: 10 % of sigma."""
+"""The same quotient if the alignment of the updates was estimated: sigma grows by 10 %."""
 CONFIDENCE = 3.0
-"""Standard deviations of the upper confidence bound on the alignment."""
+"""The upper confidence bound on the alignment lies this many standard deviations above the estimate."""
 REMEMBERED = 10
 """Rounds over which the alignment is averaged."""
 LEAST_BUCKETS = 1024
@@ -37,10 +37,10 @@ LEAST_SAVING = 0.1
 
 
 def choose_buckets(setting: Setting, multiplier: float, rule: str | int, alignment: "Alignment | None" = None) -> int:
-    """Return the number of buckets by the configured rule at this noise multiplier; 0: updates are not folded.
+    """Return the number of buckets by the configured rule at this noise multiplier; 0 if updates are not folded.
 
-    `adaptive` is the same as `auto` until earlier rounds give an `alignment`.  A number is rounded up to whole blocks,
-    because padding would be sent for nothing; if that is not below the length of an update, the result is 0.
+    `adaptive` is the same as `auto` until earlier rounds give an `alignment`.  If the rule is a number, it is rounded
+    up to whole blocks, so that no padding is sent; if that is not below the length of an update, the result is 0.
     """
     if rule == OFF:
         return 0
@@ -59,7 +59,8 @@ def choose_buckets_automatically(
 ) -> int:
     """Return k = d / (1 + tau d z^2 / (gamma n)^2) in whole blocks, or 0 if that saves less than `LEAST_SAVING`.
 
-    gamma is ||sum|| / (n c), the alignment of the updates; z is the noise multiplier.
+    d is `dim`, n is `clients` and z the noise multiplier.  gamma is the alignment of the updates, ||sum|| / (n c) with
+    the clip bound c; tau is the allowed variance of the folding error divided by that of the noise.
 
     >>> choose_buckets_automatically(11_200_000, 100, 1.8), choose_buckets_automatically(650, 50, 2.0)
     (77824, 0)
@@ -77,22 +78,23 @@ def round_up_to_blocks(buckets: int) -> int:
 
 
 class Alignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The alignment of updates in earlier rounds: gamma^2 = (||sum|| / (n c))^2, estimated from the noisy sums.
+    """The alignment of updates in earlier rounds, estimated from the noisy sums: gamma = ||sum|| / (n c).
 
-    The estimate costs no privacy, because noisy sums are public.
+    n is the number of clients and c the clip bound; `squared` is the estimate of gamma^2.  The estimate costs no
+    privacy, because noisy sums are public.
     """
 
     squared: float
     deviation: float
-    """The standard deviation of the estimate."""
+    """The standard deviation of `squared`."""
     rounds: int = 1
 
     @classmethod
     def from_sum(cls, total: Floats, summed: int, noise: float, reach: float) -> "Alignment":
         """Estimate the alignment from a decoded sum of `summed` coordinates, each with noise of variance `noise`.
 
-        `reach` is n c.  The expected energy of the noise is subtracted.  The standard deviation of the estimate comes
-        from the noise and from the random signs.
+        `reach` is n c, the number of clients times the clip bound.  The expected energy of the noise is subtracted.
+        The standard deviation of the estimate comes from the noise and from the random signs.
         """
         energy = float(total @ total) * summed / total.size - summed * noise
         signal = max(0.0, energy)
@@ -107,7 +109,7 @@ class Alignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Alignment(squared, math.hypot((1 - weight) * self.deviation, weight * observed.deviation), rounds)
 
     def gamma(self, clients: int) -> float:
-        """Return the upper confidence bound on gamma: at most 1, at least 1 / sqrt(n), as for orthogonal updates."""
+        """Return the upper confidence bound on gamma: at most 1, at least 1 / sqrt(n), that of n orthogonal updates."""
         return math.sqrt(min(1.0, max(1 / clients, self.squared + CONFIDENCE * self.deviation)))
 
 
@@ -118,11 +120,11 @@ class Saving:
     dim: int
     buckets: int
     upload_bytes: int
-    """Size of one masked update."""
+    """Size of one masked update, folded."""
     unfolded_bytes: int
-    """The same without folding, with as many bits."""
+    """Size of one masked update without folding, at the same bits a coordinate."""
     error: float
-    """Largest folding error of a coordinate as a fraction of sigma, which equal updates of norm c have."""
+    """Growth of a sum's error by folding, as a fraction: the largest, of equal updates as long as the clip bound."""
 
     @property
     def description(self) -> str:
@@ -135,7 +137,7 @@ class Saving:
 
 
 def estimate_saving(plan: Plan) -> Saving | None:
-    """Return the saving of a plan with folding, or None if it does not fold."""
+    """Return the saving by folding under a plan, or None if the plan does not fold updates."""
     setting = plan.setting
     if not setting.buckets:
         return None

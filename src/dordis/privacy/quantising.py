@@ -29,15 +29,15 @@ _POSITIVE = (
     2.732589571,
 )
 LEVELS = np.array([-level for level in reversed(_POSITIVE)] + list(_POSITIVE))
-"""Means of the quantiser's cells for a standard Gaussian."""
+"""The 16 values that a coordinate can take, for a standard Gaussian: the means of the quantiser's cells."""
 EDGES = (LEVELS[1:] + LEVELS[:-1]) / 2
 DISTORTION = 0.009501008
-"""The mean squared error for a standard Gaussian."""
+"""The mean squared error of the quantiser for a standard Gaussian."""
 _SCALE = np.dtype("<f4")
 
 
 def delivered_size(count: int, block: int) -> int:
-    """Return the size in bytes of `count` delivered coordinates, whole blocks of `block`."""
+    """Return the size in bytes of `count` quantised coordinates, which are whole blocks of `block` coordinates."""
     return count // block * _SCALE.itemsize + packed_size(count, BITS)
 
 
@@ -52,7 +52,7 @@ def quantise(total: Vector, grid: Grid) -> bytes:
 
 
 def dequantise(data: Packed, count: int, grid: Grid) -> Floats:
-    """Return `count` coordinates of a sum in integer units, still rotated and in the order of the blocks.
+    """Return the `count` coordinates of a quantised sum in integer units, still rotated and in the order of the blocks.
 
     Raise InputError if the data have the wrong length or a scale is impossible.
     """

@@ -22,20 +22,23 @@ Floats = npt.NDArray[np.float64]
 MOST_BITS = 32
 LARGEST_BLOCK = 2**16
 BLOCKS_FROM = 2**14
-"""Shorter vectors are one block."""
+"""Vectors shorter than this are one block."""
 MOST_PADDING = 1.04
 BETA = math.exp(-0.5)
-"""Conditional rounding fails, and is drawn again, with at most this probability."""
+"""Largest probability with which a random rounding exceeds its norm bound and is drawn again."""
 FINE, SMALL = 1.2, 0.6
-"""Folded vectors are rounded to the nearest if s c is at least 1.2 sqrt d.  Even then those whose norm is below
-0.6 sqrt d are rounded at random, because the nearest integer of their coordinates is mostly 0."""
+"""Folded vectors of d coordinates are rounded to the nearest integers if s c, the clip bound in integer units, is at
+least 1.2 sqrt d.  Even then vectors whose norm is below 0.6 sqrt d are rounded at random, because the nearest integer
+of their coordinates is mostly 0."""
 WITHIN = 1.01
-"""A ring has enough bits if sigma in real units is within this factor of that with 32 bits."""
+"""A ring has enough bits if sigma, in real units, is at most this factor times the sigma with 32 bits."""
 _HALVINGS = 64
 
 
 def block_size(length: int) -> int:
-    """Return the largest power of two up to 2^16 that pads a vector by 4 % at most; short vectors are one block.
+    """Return the length of blocks: the largest power of two up to 2^16 that pads a vector by 4 % at most.
+
+    Vectors shorter than `BLOCKS_FROM` are one block.
 
     >>> block_size(1_018_174), block_size(1000)
     (65536, 1024)
@@ -67,10 +70,11 @@ def check_buckets(dim: int, buckets: int) -> None:
 
 
 def rounded_norm(scaled_clip: float, dim: int, beta: float = BETA) -> float:
-    """Return the bound on ||r||^2 of a stochastically rounded vector r of `dim` coordinates, with norm s c before.
+    """Return the bound on ||r||^2 of a stochastically rounded vector r of d = `dim` coordinates.
 
+    `scaled_clip`, s c, is the norm before rounding.  The bound is
     min{(s c)^2 + d/4 + sqrt(2 ln 1/beta) (s c + sqrt(d)/2), (s c + sqrt d)^2};
-    the second bound always holds, the first except with probability beta.
+    the second term always is a bound, the first except with probability beta.
     """
     certain = (scaled_clip + math.sqrt(dim)) ** 2
     if beta == 0:
@@ -80,63 +84,64 @@ def rounded_norm(scaled_clip: float, dim: int, beta: float = BETA) -> float:
 
 
 def is_fine_enough(scaled_clip: float, dim: int) -> bool:
-    """Tell whether the scale is fine enough to round to the nearest: at a coarser scale most coordinates become 0."""
+    """Tell whether the scale is fine enough for rounding to the nearest: at a coarser one most coordinates become 0."""
     return scaled_clip >= FINE * math.sqrt(dim)
 
 
 def nearest_norm(scaled_clip: float, dim: int) -> float:
-    """Return the bound on ||r||^2 of a rotated vector r rounded to the nearest integers, with norm s c before.
+    """Return the bound on ||r||^2 of a rotated vector r of d = `dim` coordinates, rounded to the nearest integers.
 
-    It is the mean, (s c)^2 + d/12, and one standard deviation of each term: s c / sqrt 3 and sqrt(d/180).  Clients
-    shrink a longer vector until it fits.
+    s c = `scaled_clip` is its norm before rounding.  The bound is the mean, (s c)^2 + d/12, and one standard deviation
+    of each term: s c / sqrt 3 and sqrt(d/180).  Clients shrink a longer vector until it fits.
     """
     return scaled_clip**2 + dim / 12 + scaled_clip / math.sqrt(3) + math.sqrt(dim / 180)
 
 
 def l1_bound(l2: float, dim: int) -> float:
-    """Return Delta1 = Delta2 min{sqrt d, Delta2}; Delta1 <= Delta2^2 because the entries are integers."""
+    """Return the l1-sensitivity Delta1 = Delta2 min{sqrt d, Delta2}; for integers Delta1 <= Delta2^2."""
     return l2 * min(math.sqrt(dim), l2)
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The largest change of the sum by one client: `squared` is Delta2^2, an integer that clients never exceed."""
+    """The largest change of a sum by one client: `squared` is Delta2^2, its largest squared l2-norm, an integer."""
 
     squared: int
     dim: int
 
     @property
     def l2(self) -> float:
-        """Return Delta2."""
+        """Return Delta2, the l2-sensitivity."""
         return math.sqrt(self.squared)
 
     @property
     def l1(self) -> float:
-        """Return Delta1."""
+        """Return Delta1, a bound on the l1-sensitivity."""
         return l1_bound(self.l2, self.dim)
 
 
 def sensitivity(scale: float, clip: float, dim: int, folded: bool = False) -> Sensitivity:
-    """Return the sensitivity of the whole padded vector; Delta2^2 is an integer, as ||r||^2 is, and at least 1."""
+    """Return the sensitivity of a sum of rounded vectors of `dim` coordinates, padding included."""
     return Sensitivity(max(1, math.floor(norm_bound(scale * clip, dim, folded))), dim)
 
 
 def norm_bound(scaled_clip: float, dim: int, folded: bool) -> float:
-    """Return the bound on ||r||^2; rounding is to the nearest if vectors are folded and the scale is fine enough."""
+    """Return the bound on the squared norm after rounding: to the nearest for folded vectors at a fine scale."""
     nearest = folded and is_fine_enough(scaled_clip, dim)
     return nearest_norm(scaled_clip, dim) if nearest else rounded_norm(scaled_clip, dim)
 
 
 Enough = Callable[[Sensitivity, float], bool]
-"""A predicate of sensitivity and central variance: is that enough noise for the budget?"""
+"""A predicate: at this sensitivity, is noise of this central variance enough for the privacy budget?"""
 
 
 @dataclass(frozen=True)
 class Ring:
     """The condition that a sum fits Z_{2^b}: 2^b >= 2 k sqrt(s^2 c^2 n^2 / block + n/4 + kappa sigma^2).
 
-    `headroom` is k: the ring holds k standard deviations of a coordinate.  `kappa` is the variance left in the sum
-    divided by sigma^2, the central variance.  `largest` is the largest central variance that the sampler can draw.
+    b is `bits`, s the scale, c the clip bound and n the number of clients.  `headroom` is k: the ring holds k standard
+    deviations of a coordinate.  `kappa` is the variance left in the sum divided by sigma^2, the central variance.
+    `largest` is the largest central variance that the sampler can draw.
     """
 
     bits: int
@@ -151,7 +156,7 @@ class Ring:
 
     @property
     def capacity(self) -> float:
-        """Return the largest variance of a coordinate that the ring holds, less the variance of rounding."""
+        """Return the largest variance of signal and noise of a coordinate that fits the ring beside rounding errors."""
         return 4.0**self.bits / (4 * self.headroom**2) - self.clients / 4
 
     @property
@@ -161,7 +166,7 @@ class Ring:
 
     @property
     def widest_scale(self) -> float:
-        """Return the scale at which the signal alone fills the ring; 0 if rounding errors do already."""
+        """Return the scale at which the signal alone fills the ring; 0 if rounding errors alone fill it."""
         return math.sqrt(max(0.0, self.capacity) / self.signal)
 
     def room(self, scale: float) -> float:
@@ -179,14 +184,14 @@ class Ring:
         return sensitivity(scale, self.clip, self.dim, self.folded)
 
     def allows(self, enough: Enough) -> bool:
-        """Tell whether enough noise fits at some scale: if it does not at scale 0, it never does."""
+        """Tell whether enough noise for the budget fits at some scale; scale 0 leaves the most room."""
         return enough(self.sensitivity(0), self.room(0))
 
 
 def largest_scale(ring: Ring, enough: Enough) -> float:
-    """Return the largest scale at which enough noise fits the ring.
+    """Return the largest scale at which the ring holds enough noise for the privacy budget.
 
-    Raise `InputError` if there is none, with the fewest bits that would do.
+    If there is no such scale, raise `InputError`, which states the fewest bits that work.
     """
     low, high = 0.0, ring.widest_scale
     if ring.folded and ring.nearest_scale < high:  # rounding to the nearest needs less noise than rounding at random
@@ -207,7 +212,7 @@ def largest_scale(ring: Ring, enough: Enough) -> float:
 
 
 def scale_for_sigma(ring: Ring, sigma: float) -> float:
-    """Return the scale at which noise of standard deviation `sigma`, in real units, just fits."""
+    """Return the largest scale at which noise of standard deviation `sigma`, in real units, fits the ring."""
     if ring.capacity <= 0:
         wider = (b for b in range(ring.bits + 1, MOST_BITS + 1) if replace(ring, bits=b).capacity > 0)
         raise InputError(_describe_too_few_bits(ring, next(wider, None)))
@@ -216,14 +221,14 @@ def scale_for_sigma(ring: Ring, sigma: float) -> float:
 
 
 def fewest_bits(ring: Ring, enough: Enough) -> int | None:
-    """Return the fewest bits with which enough noise fits at some scale, or None."""
+    """Return the fewest bits with which enough noise for the budget fits at some scale; None if 32 are too few."""
     return next((b for b in range(1, MOST_BITS + 1) if replace(ring, bits=b).allows(enough)), None)
 
 
 def enough_bits(ring: Ring, scale: Callable[[Ring], float], noise: Callable[[Ring, float], float]) -> Ring:
-    """Return the ring with the fewest bits whose noise, in real units, is within 1 % of that with 32.
+    """Return the ring with the fewest bits at which the noise, in real units, is at most 1 % above that with 32 bits.
 
-    `scale` finds the scale of a ring and `noise` its noise at that scale; more bits never give more noise.
+    `scale` returns the scale of a ring, and `noise` its noise at a scale; more bits never give more noise.
     """
 
     def noise_with(bits: int) -> float:

@@ -17,12 +17,12 @@ from dordis.privacy.xnoise_components import NoisePlan, Scheme, default_toleranc
 
 LONGEST = 2**31
 FEW = 10
-"""Up to this many clients, with records as the unit, the default tolerance is n - t."""
+"""With records as the unit and at most this many clients a round, all but the threshold may drop out by default."""
 PROBE = Fraction(2**30)
-"""A central variance so large that rounding its shares to the grid changes them by at most 2^-50 of it."""
+"""A central variance so large that rounding its components to the grid of 2^-20 changes them by at most 2^-50 of it."""
 SPARE = 1 - 2e-9
-"""Part of the budget that is planned; the rest is for rounding errors, as owners add costs in another order."""
-_MARGIN = 1 - 1e-12  # so that rounding up to the grid does not pass the sampler's bound
+"""The part of the budget that plans use; the rest covers rounding errors, as owners add up costs in another order."""
+_MARGIN = 1 - 1e-12  # so that a variance rounded up to a multiple of 2^-20 stays below LARGEST_VARIANCE
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Setting:
     """The inputs of a plan: participation, vector, ring, and the dropout and collusion that the noise must survive.
 
     `headroom` is k: the ring holds k standard deviations of a coordinate.  `reserve` is the number of dropouts that the
-    scheme `conservative` provides for.  `sparse` says whether the graph is sparse, as in SecAgg+.
+    scheme `conservative` provides for.  `sparse` says whether clients share masks on a sparse graph, as in SecAgg+.
     Defaults, for fields that are None: as many `bits` as are useful, delta min{N^-1.1, 10^-5}, the threshold of
     `default_threshold`, the tolerance of `xnoise_components.default_tolerance`, and a reserve equal to the tolerance.
     `one_block` rotates the whole vector as one block, as the paper does.  `further` are the values that every round
@@ -100,7 +100,7 @@ class Setting:
 
     @property
     def given_delta(self) -> float:
-        """Return delta, by default the result of `default_delta`."""
+        """Return the delta of the guarantee: the configured one, by default that of `accounting.default_delta`."""
         if self.delta is not None:
             return self.delta
         records = self.records.records if self.records else 1
@@ -113,7 +113,7 @@ class Setting:
 
     @property
     def t(self) -> int:
-        """Return the threshold of the shares."""
+        """Return the threshold t: the number of clients that must answer until the end of a round."""
         return default_threshold(self.clients, self.colluders) if self.threshold is None else self.threshold
 
     @property
@@ -127,12 +127,12 @@ class Setting:
 
     @property
     def releases(self) -> int:
-        """Return how many rounds count for one client, or how many events for one record."""
+        """Return how many rounds are charged to one client, or how many events to one record."""
         return self.records.events if self.records else self.participation.releases
 
     @property
     def summed_dim(self) -> int:
-        """Return how many coordinates are summed."""
+        """Return how many coordinates are summed: the buckets if updates are folded, else `dim`."""
         return self.buckets or self.dim
 
     @cached_property
@@ -146,7 +146,7 @@ class Setting:
         return scaling.padded_length(self.summed_dim, self.block)
 
     def reserve_for(self, clients: int, tolerance: int) -> int:
-        """Return the `reserve` with which a round of another size costs a client no more than a planned round."""
+        """Return the `reserve` with which a round of `clients` clients costs a client no more than a planned round."""
         beyond = (self.reserve or 0) - self.T
         if beyond <= 0:
             return 0
@@ -154,7 +154,7 @@ class Setting:
         return min(tolerance + -(-beyond * honest // planned), clients - self.colluders - 1)
 
     def noise(self, variance: Fraction, scheme: Scheme | None = None) -> NoisePlan:
-        """Return the components of a central variance by `scheme`, by default the scheme of the setting."""
+        """Return the noise components for a central variance by `scheme`, by default the scheme of the setting."""
         scheme = scheme or self.scheme
         provided = self.T if self.reserve is None else self.reserve
         reserve = provided if scheme is Scheme.CONSERVATIVE else 0
@@ -166,7 +166,7 @@ class Setting:
 
     @property
     def kappa(self) -> Fraction:
-        """Return the variance left in a sum without dropouts, divided by the central variance: no sum has more."""
+        """Return the noise variance left in a sum without dropouts, the largest, divided by the central variance."""
         return self._probe.variance_left(range(self.clients), b"") / PROBE
 
     def ring(self, bits: int) -> Ring:
@@ -186,7 +186,7 @@ class Setting:
 
     @cached_property
     def distance(self) -> float:
-        """Return the largest total variation distance of the noise, in all releases of one client, from its law."""
+        """Return a bound on the total variation distance between all noise drawn in a client's rounds and its law."""
         components = len(self._probe.base) + len(self._probe.removable)
         length = self.padded + sum(value.length for value in self.further)
         return accounting.SAMPLE_DISTANCE * self.releases * length * self.clients * components
@@ -204,8 +204,8 @@ class Setting:
     def allowance(self, epsilon: float) -> float:
         """Return the allowance of a round: the theta^2 that it may cost a client within the budget `epsilon`.
 
-        The total variation distance is counted twice, because failed rounds add to it.  It may take at most half of
-        delta, which bounds the epsilon that can be used.
+        The total variation distance of the noise from its law is counted twice, because failed rounds add to it.  It
+        may take at most half of delta; if `epsilon` is so large that it takes more, a smaller epsilon is planned for.
         """
         delta, distance = self.noise_delta, 2 * self.distance
         if self.records is not None:
@@ -241,5 +241,5 @@ def check_failure(delta: float, failure: float) -> None:
 
 
 def default_threshold(clients: int, colluders: int) -> int:
-    """Return the least t with 2t > n + T_C, so that any two quorums have an honest client in common."""
+    """Return the least t with 2t > n + T_C, for n clients and T_C colluders: any two sets of t share an honest one."""
     return min(clients, (clients + max(0, colluders)) // 2 + 1)

@@ -1,12 +1,15 @@
 """Skellam noise from a seed: the same integers on every platform, from any sample on (noise format, version 1).
 
-The law is a table of integers: the Skellam pmf as 128-bit masses, cut into 65,536 cells and a residual.  Nothing here
-is floating point, so every platform builds the same table, and the server can draw a client's noise again.  The law of
-a table is exactly P / 2^128; its total variation distance from Skellam(v) is at most (2N + 1) 2^-128 + 2^-172.
+The law of a variance v is a table of integers: the Skellam pmf as masses P[x] of 128 bits, cut into 65,536 cells and a
+residual (docs/wire.md, section Noise).  Nothing here is floating point, so every platform builds the same table, and
+the server can draw a client's noise again.  The law of a table is exactly P / 2^128; its total variation distance from
+Skellam(v) is at most (2N + 1) 2^-128 + 2^-172, where N is `support_bound(v)`.
 
-Sample i takes its cell from bytes 2i and 2i + 1 of one keystream, and its hat from the same bytes of a second one.
-Cells after the last node escape: their samples are drawn by exact inversion of the residual, each with a 16-byte block
-of a third keystream.  Look-ups are not constant-time in the sample.
+*Nodes* are the multiples H w of a width w = 2^k.  The *hat* of a node is a triangle of mass that falls to 0 at the two
+neighbouring nodes; the node has a cell for each 2^-16 of this mass.  The residual is the pmf less all hats.  Sample i
+takes its cell, and so its node, from bytes 2i and 2i + 1 of one keystream, and its place under the hat from the same
+bytes of a second one.  Cells after those of the last node *escape*: their samples are drawn by exact inversion of the
+residual, each with a 16-byte block of a third keystream.  Look-ups are not constant-time in the sample.
 """
 
 import hashlib
@@ -66,21 +69,21 @@ class CellTable:
     pmf: npt.NDArray[np.uint64]
     counts: npt.NDArray[np.uint32]
     stairs: npt.NDArray[np.uint32]
-    """H of each cell: see `dordis.kernels.vector_instructions.STAIR`."""
+    """The nodes of all cells, 16 cells in a word: see `dordis.kernels.vector_instructions.STAIR`."""
     first_escape: int
     residual: npt.NDArray[np.uint64]
     index: npt.NDArray[np.uint16]
     index_shift: int
-    """Where to search the residual: see `dordis.kernels.table_sampling.resolve_escapes`."""
+    """`index` and this shift say where to search the residual: see `dordis.kernels.table_sampling.resolve_escapes`."""
 
     @property
     def width(self) -> int:
-        """Return w = 2^k, the distance between nodes."""
+        """Return w, the distance between neighbouring nodes."""
         return 1 << self.log_width
 
     @property
     def largest(self) -> int:
-        """Return X, the largest sample of positive probability."""
+        """Return X, the largest sample that the table can give."""
         return len(self.pmf) - 1
 
     @property
@@ -91,7 +94,7 @@ class CellTable:
 
     @cached_property
     def digest(self) -> bytes:
-        """Return the table hash, a parameter of the round."""
+        """Return the SHA-256 hash of the table, which the parameters of a round fix."""
         scaled = int(self.variance * GRID)
         head = struct.pack("<QIIII", scaled, self.log_width, self.largest, self.counts.size - 1, self.first_escape)
         masses = np.ascontiguousarray(self.pmf[:, ::-1]).astype("<u8")  # 16 bytes each, low word first
@@ -99,7 +102,7 @@ class CellTable:
 
 
 def build_table(variance: Fraction | int) -> CellTable:
-    """Build the table of one variance; 0.1 ms for the smallest, a second or two for the largest."""
+    """Build the sampling table of one variance: in 0.1 ms for the smallest variance, in seconds for the largest."""
     exact = check_variance(variance)
     masses = skellam_masses(exact)
     raw = b"".join(mass.to_bytes(16, "big") for mass in masses)
@@ -116,7 +119,7 @@ def build_table(variance: Fraction | int) -> CellTable:
         raise DordisError(f"the cell table of variance {exact} leaves out a node between others")
     residual = table_sampling.accumulate_masses(left)
     check_residual(left, residual, CELLS - first_escape)
-    rows = max(1, len(residual) // PLACES_A_ROW // (CELLS - first_escape))  # for each cell that escapes
+    rows = max(1, len(residual) // PLACES_A_ROW // (CELLS - first_escape))  # of the index, for each cell that escapes
     shift = 48 - min(16, rows.bit_length())
     index = table_sampling.build_search_index(residual, (CELLS - first_escape) << (48 - shift), shift)
     return CellTable(exact, log_width, pmf, counts, _stairs(counts), first_escape, residual, index, shift)
@@ -125,8 +128,8 @@ def build_table(variance: Fraction | int) -> CellTable:
 def check_residual(masses: npt.NDArray[np.uint64], sums: npt.NDArray[np.uint64], escapes: int) -> None:
     """Raise DordisError unless the residual is non-negative and its mass is that of the `escapes` escaping cells.
 
-    `masses` are P[x] - D[x] for x = 0 .. X, `sums` their cumulative sums C[x] for x = -X .. X.  With wrong sums the
-    search of the sampler would read beyond the array.
+    `masses` is the residual at x = 0 .. X, the largest sample; `sums` are its cumulative sums at x = -X .. X.  With
+    wrong sums the search of the sampler would read beyond the array.
     """
     if 2 * _total(masses) - _total(masses[:1]) != escapes << 112:
         raise DordisError("the residual of a cell table does not sum to the cells that escape to it")
@@ -138,19 +141,22 @@ def check_residual(masses: npt.NDArray[np.uint64], sums: npt.NDArray[np.uint64],
 
 
 def _total(rows: npt.NDArray[np.uint64]) -> int:
-    """Return the exact sum of fewer than 2^32 numbers of 128 bits."""
+    """Return the exact sum of fewer than 2^32 numbers of 128 bits, given as rows (high word, low word)."""
     halves = (rows >> np.uint64(32), rows & np.uint64(0xFFFFFFFF))
     (top, third), (second, first) = (half.sum(axis=0, dtype=np.uint64).tolist() for half in halves)
     return int(top << 96) + int(second << 64) + int(third << 32) + int(first)
 
 
 def support_bound(variance: Fraction) -> int:
-    """Return N, from which on the pmf rounds to 0; it bounds the size of a table."""
+    """Return N, a sample from which on the pmf of Skellam(variance) rounds to 0; it bounds the size of a table."""
     return 43 + isqrt(41**2 + 240 * -(-variance.numerator // variance.denominator))
 
 
 def skellam_masses(variance: Fraction) -> list[int]:
-    """Return P[0..X]: the pmf of Skellam(v) by Miller's backward recurrence, as integers that sum to 2^128."""
+    """Return the pmf of Skellam(variance) at 0 .. X, by Miller's backward recurrence, in units of 2^-128.
+
+    X is the last sample whose mass is not 0; the masses at -X .. X sum to exactly 2^128.
+    """
     num, den, last = variance.numerator, variance.denominator, support_bound(variance)
     above, here = 0, 1 << 220
     ratios = [here]
@@ -167,14 +173,14 @@ def skellam_masses(variance: Fraction) -> list[int]:
 
 
 def _log_width(variance: Fraction) -> int:
-    """Return k, where 2^k is the width of hats: wide hats keep the nodes of a large variance few."""
+    """Return k, where 2^k is the distance between nodes: the larger it is, the fewer nodes a large variance has."""
     if variance < 2**17:
         return 0
     return max(k for k in range(9) if 64 * 4**k <= variance)
 
 
 def _stairs(counts: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Return the stairs of all cells: nodes in ascending order, the last node also in the cells that escape."""
+    """Return the nodes of all cells as stairs (see `STAIR`), in ascending order; escaping cells get the last node."""
     values = np.arange(-(counts.size - 1), counts.size, dtype=np.int32)
     cells = np.full(CELLS, counts.size - 1, np.int32)
     filled = np.repeat(values, np.concatenate([counts[:0:-1], counts]))
@@ -186,7 +192,7 @@ def _stairs(counts: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
 
 
 class TableCache:
-    """A cache of the tables used last, up to `limit` bytes."""
+    """A cache of the most recently used sampling tables, up to `limit` bytes."""
 
     def __init__(self, limit: int = 256 << 20) -> None:
         self._limit = limit
@@ -236,7 +242,7 @@ def add_noise(
     first: int = 0,
     threads: int = 1,
 ) -> None:
-    """Add, or subtract, samples first, first + 1, .. to acc in place, modulo 2^32."""
+    """Add samples first, first + 1, .. of a seed's Skellam noise to acc in place, modulo 2^32, or subtract them."""
     prg.check_ring(acc, 32)
     if first < 0 or first + acc.size > LONGEST:
         raise InputError(f"a noise vector has samples 0 to 2^31 - 1; {acc.size} from {first} on are not among them")
@@ -246,7 +252,7 @@ def add_noise(
 
 
 class AddNoise(Protocol):
-    """Add, or subtract, samples first, first + 1, .. of one seed to a vector in place, modulo 2^32."""
+    """A function that adds noise from a seed to a vector in place, modulo 2^32, or subtracts it."""
 
     def __call__(
         self,
@@ -258,15 +264,15 @@ class AddNoise(Protocol):
         subtract: bool = False,
         first: int = 0,
     ) -> None:
-        """Add the samples."""
+        """Add samples first, first + 1, .. of the seed to acc, or subtract them."""
 
 
 @dataclass(frozen=True)
 class NoiseLaw:
-    """A law of integer noise that adds up: independent draws of variances a and b sum to one of variance a + b.
+    """A law of integer noise under which independent draws of variances a and b sum to a draw of variance a + b.
 
     `add` is a function of a module, so that it can be sent to other processes; the same seed gives the same samples on
-    every machine.  `digest` returns the hash of the table of a variance: samples depend on it and the seed alone.
+    every machine.  `digest` returns the hash of the table of a variance: table and seed determine the samples.
     """
 
     add: AddNoise
@@ -282,7 +288,7 @@ SKELLAM = NoiseLaw(add_noise, table_digest)
 
 
 class _Source:
-    """Draw one seed's samples from one table."""
+    """The samples of one seed's noise, drawn from one table."""
 
     def __init__(self, seed: bytes, table: CellTable, subtract: bool) -> None:
         self._table = table
@@ -327,7 +333,7 @@ class _Source:
 
 
 class _Escapes:
-    """The samples of one step whose cells escape; they are drawn by inversion of the residual."""
+    """Buffers for the samples of one step whose cells escape; these are drawn by inversion of the residual."""
 
     def __init__(self, stream: prg.Stream, room: int) -> None:
         # A block cipher over explicit counters, because escapes of several pages need several parts of a keystream.
@@ -341,7 +347,7 @@ class _Escapes:
         self._output, self._drawn = drawn.data, drawn.view("<u8").reshape(-1, 2)
 
     def resolve(self, acc: npt.NDArray[np.uint32], count: int, table: CellTable, flip: np.uint32) -> None:
-        """Draw the first `count` escapes and add them to their coordinates in acc."""
+        """Draw the samples of the first `count` escapes and add them to their coordinates in acc."""
         self._cipher.update_into(self._input[: count * prg.BLOCK], self._output)
         kernel.resolve_escapes(
             acc, flip, self.places[:count], self.tops, self._drawn, table.residual, table.index, table.index_shift

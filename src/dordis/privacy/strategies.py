@@ -58,7 +58,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
         return Scheme.ORIG
 
     def reserve(self, clients: int) -> int | None:
-        """Return the dropouts that even shares provide for, for `Setting.reserve`; None: the default of the scheme."""
+        """Return how many dropouts of `clients` even shares provide for, as `Setting.reserve`; None for its default."""
         return None
 
     def describe(self, setting: Setting) -> str:
@@ -66,7 +66,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
         return self.description.format(T=setting.T, **msgspec.structs.asdict(self))
 
     def costs(self, grid: Grid, survivors: int) -> dict[str, float]:
-        """Return additional costs of a round that are only simulated, by name."""
+        """Return costs of a round that are computed but not incurred, by name; none for most strategies."""
         return {}
 
 
@@ -102,7 +102,7 @@ class Orig(Strategy, frozen=True, tag="orig"):
 
 
 class Early(Strategy, frozen=True, tag="early"):
-    """Like `orig`, but stop before the budget is passed."""
+    """Add an even share, as if nobody dropped out, like `orig`; stop before the budget is passed."""
 
     description: ClassVar[str] = (
         "every client adds an even share of the noise, as if nobody dropped out. The share of those who do is missing "
@@ -111,7 +111,7 @@ class Early(Strategy, frozen=True, tag="early"):
 
 
 class Conservative(Strategy, frozen=True, tag="conservative"):
-    """Add an even share, as if a fixed part of the clients dropped; stop before the budget is passed.
+    """Add an even share, as if a fixed part of the clients, `rate`, dropped out; stop before the budget is passed.
 
     With `overspend` the run continues beyond the budget, as the paper's Con-r does.
     """
@@ -141,7 +141,7 @@ class Conservative(Strategy, frozen=True, tag="conservative"):
         return Scheme.CONSERVATIVE
 
     def reserve(self, clients: int) -> int:
-        """Return the dropouts at the configured rate."""
+        """Return how many of `clients` drop out at the configured rate."""
         return math.floor(Fraction(str(self.rate)) * clients)
 
 
@@ -170,7 +170,7 @@ class Rebasing(Strategy, frozen=True, tag="rebasing"):
         return Scheme.SINGLE
 
     def costs(self, grid: Grid, survivors: int) -> dict[str, float]:
-        """Return the bytes of a second upload of each survivor."""
+        """Return the bytes of all survivors' second uploads, as `rebasing_bytes`."""
         return {"rebasing_bytes": float(survivors * packed_size(grid.padded, grid.bits))}
 
 

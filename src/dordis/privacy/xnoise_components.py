@@ -24,17 +24,19 @@ class Scheme(Enum):
 
     NONE = "none"
     SINGLE = "single"
-    """The default: a base and one removable component each; it is removed for c (T - |D|) survivors."""
+    """The default: each client adds a base and one removable component.  After D of T tolerated dropouts the removable
+    component of c (T - D) survivors is removed, with c = `NoisePlan.fraction`."""
     EXACT = "exact"
-    """The paper's: a base and T removable components each; those after the first |D| are removed for all survivors."""
+    """The paper's: each client adds a base and T removable components.  After D of T tolerated dropouts all survivors'
+    removable components after the first D are removed."""
     ORIG = "orig"
-    """A baseline: an even share each, as if nobody dropped out."""
+    """A baseline: each client adds an even share, as if nobody dropped out."""
     CONSERVATIVE = "conservative"
-    """A baseline: an even share each, as if a fixed number of clients dropped out."""
+    """A baseline: each client adds an even share, as if a fixed number of clients dropped out."""
 
 
 Due = Mapping[int, tuple[int, ...]]
-"""For each survivor, the indices, from 0, of the removable components that are to be disclosed."""
+"""For each survivor, the indices, from 0, of the removable components whose seeds are to be disclosed."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ class NoisePlan:
 
     `tolerance` is T, the largest number of dropouts with which the target holds; `colluders` is T_C, the number of
     clients whose noise the server may know.  `fraction` is c of the scheme `single`: the removable component has
-    variance v / c.  `reserve` is the number of dropouts that the scheme `conservative` provides for.
+    variance v / c, where v is the variance that a survivor should leave in the sum.  `reserve` is the number of
+    dropouts that the scheme `conservative` provides for.
 
     >>> plan = NoisePlan(Scheme.SINGLE, clients=10, tolerance=4, colluders=1, variance=Fraction(100))
     >>> plan.charged_variance(range(10), context=b"") == plan.charged_variance(range(6), context=b"") >= 100
@@ -84,13 +87,13 @@ class NoisePlan:
 
     @property
     def kappa(self) -> Fraction:
-        """Return the factor by which noise is increased, because the server may know the colluders' noise."""
+        """Return the factor that increases the central variance, because the server may know the colluders' noise."""
         honest = self.clients - self.tolerance - self.colluders
         return Fraction(self.clients - self.tolerance, honest)
 
     @cached_property
     def base(self) -> tuple[Fraction, ...]:
-        """Return the variance of the base component, which is never shared nor disclosed; empty if there is none."""
+        """Return the variance of the base component, whose seed is never disclosed; empty if there is no base."""
         n, s = self.clients, self.kappa * self.variance
         match self.scheme:
             case Scheme.NONE:
@@ -123,13 +126,13 @@ class NoisePlan:
 
     @property
     def added_variance(self) -> Fraction:
-        """Return the variance that one client adds in all."""
+        """Return the variance of all components that one client adds."""
         return sum((*self.base, *self.removable), Fraction(0))
 
     def due_components(self, survivors: Collection[int], context: bytes) -> Due:
-        """Return the removable components that each survivor has to disclose, from the survivors, U3.
+        """Return the due components: for each of the survivors, U3, the removable components whose seeds are disclosed.
 
-        `context` is a result of `removal_context`; in `single` it decides, with the ids, which survivors disclose.
+        `context` is a result of `removal_context`; with the ids it decides which survivors disclose in `single`.
         """
         if len(set(survivors)) != len(survivors) or len(survivors) > self.clients:
             raise InputError(f"a round of {self.clients} clients has at most as many survivors, each listed once")
@@ -147,16 +150,16 @@ class NoisePlan:
         return kept + sum((self.removable[k] for ks in (stayed or {}).values() for k in ks), Fraction(0))
 
     def charged_variance(self, survivors: Collection[int], context: bytes) -> Fraction:
-        """Return the variance that privacy may count on: that left by the survivors, without the T_C largest.
+        """Return the variance that privacy may count on: what all survivors leave in the sum but the T_C largest.
 
-        A due component counts as removed even if the server could not remove it: from t - 1 answers and the colluders'
-        shares it may still rebuild the seed.
+        A due component counts as removed even if the server could not remove it: from t - 1 answers, one fewer than the
+        threshold, and the colluders' shares the server may still rebuild the seed.
         """
         kept = sorted(self._kept_variances(survivors, context).values())
         return sum(kept[: max(0, len(kept) - self.colluders)], Fraction(0))
 
     def reserved_variance(self) -> Fraction:
-        """Return the least charged variance that any U3 with |D| <= T can have."""
+        """Return the least `charged_variance` of a round with at most T dropouts."""
         return self._reserved
 
     @cached_property
@@ -196,12 +199,15 @@ def check_variance_text(text: str) -> None:
 
 
 def default_fraction(clients: int, tolerance: int) -> int:
-    """Return the default c: 2 where n >= 2T, else 1."""
+    """Return the default of `NoisePlan.fraction`: 2 if n >= 2T, else 1, for n clients and tolerance T."""
     return max(1, min(2, clients // tolerance)) if tolerance else 1
 
 
 def default_tolerance(clients: int, threshold: int, sparse: bool = False) -> int:
-    """Return floor(0.8 (n - t)), which leaves room for losses after the upload; on a sparse graph floor(0.1 n)."""
+    """Return the default T = floor(0.8 (n - t)), for n clients and threshold t; on a sparse graph floor(0.1 n).
+
+    The rest of n - t is room for clients that are lost after their upload.
+    """
     return clients // 10 if sparse else max(0, 4 * (clients - threshold) // 5)
 
 
@@ -211,5 +217,5 @@ def removal_context(round_id: bytes, chunk: int, parameter_hash: bytes) -> bytes
 
 
 def _draw_lot(context: bytes, client: int) -> bytes:
-    """Return the public pseudorandom number that orders clients for the removal of noise."""
+    """Return a client's lot, a public pseudorandom number: the lowest lots disclose their noise in `single`."""
     return hashlib.sha256(b"dordis/v1/removal" + context + client.to_bytes(8, "big")).digest()

@@ -25,7 +25,7 @@ def load_mechanism(name: str) -> type[Mechanism]:
 def find_builtin_mechanism(name: str) -> type[Mechanism]:
     """Return a mechanism of this package by name, or raise ParametersRefused.
 
-    Names that peers send are looked up here, because nothing is imported for them.
+    Names that peers send are looked up here and not in `load_mechanism`, which would import any module they name.
     """
     if name not in TABLE:
         raise ParametersRefused(f"'{name}' is not a mechanism of dordis: pass the mechanism too")

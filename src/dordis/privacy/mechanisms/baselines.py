@@ -30,7 +30,7 @@ _STEP = prg.CALL // 8
 
 
 def gaussian_noise(seed: bytes, sigma: float, dim: int) -> Floats:
-    """Return `dim` normal samples of standard deviation `sigma`, a function of the seed, by inversion.
+    """Return `dim` samples of N(0, sigma^2), a function of the seed, by inversion of the distribution function.
 
     >>> gaussian_noise(bytes(range(32)), 1.0, 3).round(2).tolist()
     [0.13, 0.31, -0.05]
@@ -109,15 +109,15 @@ class CentralGaussian(GaussianMechanism, frozen=True, tag="central-gaussian", kw
         return noisy
 
     def add_server_noise(self, mean: Floats, count: int = 1) -> None:
-        """Add Gaussian noise."""
+        """Add the server's Gaussian noise to the mean over `count` clients, in place, in real units."""
         mean += gaussian_noise(self.entropy(SEED_BYTES), self.sigma / count, self.grid.dim)
 
     def release(self, variance: Fraction) -> Gaussian:
-        """Return a sum under the server's noise; `variance` is ignored, because clients add none."""
+        """Return the event of a sum under the server's noise; `variance` is ignored, because clients add no noise."""
         return Gaussian(self.sigma * self.grid.scale / math.sqrt(self.sensitivity))
 
     def noise_variances(self, survivors: int, clients: int, colluders: int) -> NoiseVariances:
-        """Return the variance of the server's noise three times: dropout does not change it."""
+        """Return the variance of the server's noise, which is planned, left and charged: dropout does not change it."""
         variance = (self.sigma * self.grid.scale) ** 2
         return NoiseVariances(variance, variance, variance)
 
@@ -145,19 +145,19 @@ class LocalGaussian(GaussianMechanism, frozen=True, tag="local-gaussian", kw_onl
         return cls(grid, setting.clip, sigma=sigma)
 
     def encode(self, update: Reals, public_seed: bytes, entropy: Entropy = secrets.token_bytes) -> Vector:
-        """Clip, add noise, rotate, scale and round."""
+        """Return a client's input to the sum: clip, add noise, rotate, scale and round."""
         x = encoding.check_update(update, self.grid)
         noisy = gaussian_noise(entropy(SEED_BYTES), self.sigma, x.size)
         noisy += x * encoding.clip_factor(x, self.clip)
         return encoding.encode(noisy, self.grid, public_seed, entropy)
 
     def add_client_noise(self, total: Integers, length: int, entropy: Entropy) -> None:
-        """Add noise rounded to integers: the same as rounding sum and noise together, which is post-processing."""
+        """Add a client's noise, rounded to integers: as if the noisy sum were rounded, which is post-processing."""
         noise = gaussian_noise(entropy(SEED_BYTES), self.sigma * length / self.clip, total.size)
         total += np.rint(noise, out=noise).astype(np.int64)
 
     def release(self, variance: Fraction) -> Gaussian:
-        """Return one client's update under its own noise; `variance` is ignored, as no other noise is counted."""
+        """Return the event of a client's update under its own noise; `variance` is ignored: no other noise counts."""
         return Gaussian(self.sigma / self.clip)
 
     def noise_variances(self, survivors: int, clients: int, colluders: int) -> NoiseVariances:

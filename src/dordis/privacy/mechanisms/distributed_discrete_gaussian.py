@@ -39,7 +39,7 @@ Words = npt.NDArray[np.uint64]
 
 
 def discrete_gaussian_noise(seed: bytes, variance: Fraction | int, dim: int) -> npt.NDArray[np.int32]:
-    """Return `dim` samples, a function of the seed: x has a mass proportional to exp(-x^2 / (2 variance)).
+    """Return `dim` samples, a function of the seed: x has a probability proportional to exp(-x^2 / (2 variance)).
 
     `variance` is the square of the scale g, a multiple of 2^-20 from 1/4 to 10^10.  The variance of the samples is
     smaller by 14 % at 1/4 and by 10^-6 at 1.
@@ -63,9 +63,9 @@ def discrete_gaussian_noise(seed: bytes, variance: Fraction | int, dim: int) -> 
 
 
 def discrete_gaussian_masses(variance: Fraction | int) -> list[int]:
-    """Return the masses of 0, 1, 2, .. up to the last positive one; 2^127 is probability 1.
+    """Return the probabilities p(x) of x = 0, 1, 2, .. times 2^127, as integers, up to the last positive one.
 
-    p(x + 1) / p(x) = q^(2 x + 1) with q = exp(-1 / (2 variance)).
+    They satisfy p(x + 1) / p(x) = q^(2 x + 1) with q = exp(-1 / (2 variance)).
     """
     weights = list(_weights(_check_share_variance(variance)))
     total = weights[0] + 2 * sum(weights[1:])
@@ -77,7 +77,7 @@ def discrete_gaussian_masses(variance: Fraction | int) -> list[int]:
 
 
 def _weights(variance: Fraction) -> Iterator[int]:
-    """Yield exp(-x^2 / (2 variance)) in fixed point for x = 0, 1, 2, .., until it is negligible."""
+    """Yield exp(-x^2 / (2 variance)), with _POINT fractional bits, for x = 0, 1, 2, .., until it is negligible."""
     q = _exp_minus(1 / (2 * variance))
     squared, ratio, weight = q * q >> _POINT, q, 1 << _POINT
     while weight >> (_POINT - _TOTAL_BITS - 8):
@@ -87,7 +87,7 @@ def _weights(variance: Fraction) -> Iterator[int]:
 
 
 def _exp_minus(z: Fraction) -> int:
-    """Return exp(-z) in fixed point, for z up to 2, by its power series."""
+    """Return exp(-z) with _POINT fractional bits, for z up to 2, by its power series."""
     total = term = 1 << _POINT
     k = 0
     while term:
@@ -108,7 +108,7 @@ def _cumulate_masses(variance: Fraction) -> tuple[Words, Words]:
 
 
 def _invert(highs: Words, lows: Words, high: Words, low: Words) -> npt.NDArray[np.int64]:
-    """Return, for each random number u below 2^127, the least x whose cumulative mass exceeds u."""
+    """Return, for each random number below 2^127 (`high`, `low`), the least x whose cumulative mass exceeds it."""
     x = np.searchsorted(highs, high)
     while True:  # ties in the high word have probability 2^-63 for each magnitude
         beyond = (highs[x] == high) & (lows[x] <= low)
@@ -125,9 +125,10 @@ def _check_share_variance(variance: Fraction | int) -> Fraction:
 
 
 class DDGauss(Mechanism, frozen=True, tag="ddgauss", kw_only=True):
-    """Every client adds an even share of the noise, of `variance` (g^2, in integer units), as if nobody dropped out.
+    """Every client adds an even share of the noise, as if nobody dropped out: the paper's strategy Orig.
 
-    That is the paper's Orig.  XNoise is refused, because sums of discrete Gaussians are not discrete Gaussian.
+    `variance` is g^2, the squared scale of one share, in integer units.  XNoise is refused, because sums of
+    discrete Gaussians are not discrete Gaussian.
     """
 
     variance: Fraction
@@ -154,28 +155,28 @@ class DDGauss(Mechanism, frozen=True, tag="ddgauss", kw_only=True):
 
     @classmethod
     def from_parameters(cls, grid: Grid, clip: float, sensitivity: int, noise: str) -> Self:
-        """Read the share of one client."""
+        """Return the mechanism; `noise` is the variance of one client's share as text."""
         return cls(grid, clip, sensitivity, variance=parse_variance(noise))
 
     @property
     def noise(self) -> str:
-        """Return the share of one client."""
+        """Return the variance of one client's share as text."""
         return str(self.variance)
 
     @property
     def share(self) -> Fraction:
-        """Return the share of one client."""
+        """Return the variance of one client's share of the noise."""
         return self.variance
 
     def encode(self, update: Reals, public_seed: bytes, entropy: Entropy = secrets.token_bytes) -> Vector:
-        """Clip, rotate, scale, round, and add this client's share of the noise."""
+        """Return a client's input to the sum: clip, fold, rotate, scale, round, and add its share of the noise."""
         vector = super().encode(update, public_seed, entropy)
         vector += discrete_gaussian_noise(entropy(SEED_BYTES), self.variance, vector.size).view(np.uint32)
         vector &= np.uint32(2**self.grid.bits - 1)
         return vector
 
     def release(self, variance: Fraction) -> DiscreteGaussianSum:
-        """Return a sum under as many clients' noise as `variance` contains; raise InputError if that is none."""
+        """Return the event of a sum with as many whole shares of noise as `variance` has; raise InputError for none."""
         honest = math.floor(variance / self.variance)
         if honest < 1:
             raise InputError("a sum under discrete Gaussian noise needs more survivors than there may be colluders")

@@ -1,6 +1,6 @@
 """The distributed Skellam mechanism: Agarwal, Kairouz and Liu, 2021.  The default; XNoise needs it.
 
-Its noise is drawn by the protocol, from seeds, component by component, so that it can be removed again.
+The protocol draws the noise from seeds, component by component, so that single components can be removed again.
 """
 
 from typing import ClassVar

@@ -26,7 +26,7 @@ from dordis.privacy.skellam_noise import SKELLAM, NoiseLaw
 from dordis.privacy.xnoise_components import Scheme
 
 WIDE = 64.0
-"""Headroom, in standard deviations, of grids that privacy does not depend on."""
+"""Headroom of the 32-bit grids of the baselines: the ring holds this many standard deviations of a coordinate."""
 _AGREE = 1 - 1e-9  # relative slack: machines may compute slightly different bounds in floating point
 
 
@@ -74,9 +74,9 @@ class Mechanism(msgspec.Struct, frozen=True):
     law: ClassVar[NoiseLaw] = SKELLAM
     """The law of the protocol's noise, which clients add from seeds and the server removes."""
     has_price_list: ClassVar[bool] = True
-    """Whether the ledger stores the costs of releases; False if only the protocol adds noise."""
+    """Whether the ledger stores a price list, a cost for each noise variance; False if only the protocol adds noise."""
     only_renyi: ClassVar[bool] = False
-    """Whether only Renyi divergences of the noise are known; it is planned by these, and owners cannot count it."""
+    """Whether only Renyi divergences of the noise are known: plans then use these, and owners cannot count its cost."""
     may_fold: ClassVar[bool] = False
     """Whether updates may be folded; False if the noise is added to unfolded updates, or to the unfolded sum."""
     sums_records: ClassVar[bool] = False
@@ -98,7 +98,7 @@ class Mechanism(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_parameters(cls, grid: Grid, clip: float, sensitivity: int, noise: str) -> Self:
-        """Return the mechanism that the parameters of a round describe; `noise` is the property of that name."""
+        """Return the mechanism that the parameters of a round describe; `noise` is its property `noise` as text."""
         return cls(grid, clip, sensitivity)
 
     @property
@@ -113,12 +113,12 @@ class Mechanism(msgspec.Struct, frozen=True):
 
     @property
     def share(self) -> Fraction:
-        """Return the variance of the noise that the mechanism itself has each client add; by default there is none."""
+        """Return the variance of the noise that each client adds outside the protocol; by default 0."""
         return Fraction(0)
 
     @property
     def rounding(self) -> str:
-        """Return how clients round, for the parameters of a round."""
+        """Return how clients round, `stochastic` or `nearest`, for the parameters of a round."""
         return encoding.choose_rounding(self.grid, self.clip or math.inf)
 
     @property
@@ -128,7 +128,7 @@ class Mechanism(msgspec.Struct, frozen=True):
 
     @property
     def is_decoded_by_chunk(self) -> bool:
-        """Tell whether chunks can be decoded one by one; False if the mechanism has a `decode` of its own."""
+        """Tell whether the chunks of a sum can be decoded one by one; False if the mechanism overrides `decode`."""
         return type(self).decode is Mechanism.decode
 
     def encode(self, update: Reals, public_seed: bytes, entropy: Entropy = secrets.token_bytes) -> Vector:
@@ -137,7 +137,10 @@ class Mechanism(msgspec.Struct, frozen=True):
         return encoding.encode(update, self.grid, public_seed, entropy, *bounds)
 
     def add_client_noise(self, total: Integers, length: int, entropy: Entropy) -> None:
-        """Add a client's own noise to its exact sum of records, in place; `length` is C_q.  By default add none."""
+        """Add a client's own noise to its exact sum of records, in place; by default add none.
+
+        `length` is C_q, the largest norm of a quantised record.
+        """
 
     def clip_factor(self, update: Reals) -> float:
         """Return the factor, at most 1, that scales an update to the clip bound; raise if the update is not finite."""
@@ -147,7 +150,7 @@ class Mechanism(msgspec.Struct, frozen=True):
         """Add the server's noise to the mean over `count` clients, in place, in real units; by default add none."""
 
     def decode(self, total: Vector, count: int, public_seed: bytes) -> Floats:
-        """Return the sum of clients' inputs, divided by `count`, in real units."""
+        """Return the mean of `count` clients' updates in real units, from the sum of their inputs."""
         if count < 1:
             raise InputError(f"a mean is over at least one client, not {count}")
         decoded = encoding.decode(total, self.grid, public_seed)
@@ -160,7 +163,7 @@ class Mechanism(msgspec.Struct, frozen=True):
         return SkellamSum(bound.squared, bound.l1, float(variance))
 
     def noise_variances(self, survivors: int, clients: int, colluders: int) -> NoiseVariances:
-        """Return the noise that the mechanism itself adds to the sum of `survivors` updates."""
+        """Return the variances of the noise that is added outside the protocol to the sum of `survivors` updates."""
         counts = (clients - colluders, survivors, max(0, survivors - colluders))
         return NoiseVariances(*(float(count * self.share) for count in counts))
 
@@ -182,7 +185,7 @@ def wide_grid(setting: Setting, sigma: float) -> Grid:
 
 
 def check_bound(mechanism: Mechanism) -> None:
-    """Raise ParametersRefused if rounding cannot keep to the mechanism's bound on the norm at its clip and scale."""
+    """Raise ParametersRefused if a mechanism's `sensitivity` is too small for rounding at its clip bound and scale."""
     grid, clip = mechanism.grid, mechanism.clip
     if not 0 < clip < math.inf:
         raise ParametersRefused(f"the clip bound is a number above 0, not {clip}")
@@ -195,7 +198,7 @@ def check_bound(mechanism: Mechanism) -> None:
 
 def check_folding(kind: type[Mechanism], buckets: int) -> None:
     """Raise ParametersRefused if there are buckets although the mechanism does not fold updates."""
-    # A folded update is unfolded into copies: noise that differs from copy to copy would average out.
+    # Unfolding copies a bucket to several coordinates: noise that is drawn anew for each of these would average out.
     if buckets and not kind.may_fold:
         raise ParametersRefused(
             f"the mechanism '{mechanism_name(kind)}' does not fold updates: projection must be 'off'"

@@ -1,1 +1,1 @@
-"""Records as the unit of privacy: accounting of Poisson samples, exact sums of clipped records, their encoding."""
+"""Records as the unit of privacy: accounting of Poisson samples, and encoding of exact sums of clipped records."""

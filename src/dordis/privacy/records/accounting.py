@@ -1,9 +1,9 @@
 """Epsilon of one record over a run in which clients sample their records anew in every event.
 
 Each of A events includes each record independently with probability p (a Poisson sample).  Given the sample, an event
-is theta-GDP, so it is dominated by the pair ((1-p) N(0,1) + p N(theta,1), N(0,1)) and its mirror image (Zhu, Dong and
-Wang, "Optimal accounting of differential privacy via characteristic function", 2022).  The pairs are composed
-numerically by dp-accounting's privacy loss distributions, which are rounded up.
+is theta-GDP (`dordis.privacy.gdp`), so it is dominated by the pair ((1-p) N(0,1) + p N(theta,1), N(0,1)) and its mirror
+image (Zhu, Dong and Wang, "Optimal accounting of differential privacy via characteristic function", 2022).  The pairs
+are composed numerically by dp-accounting's privacy loss distributions, which are rounded up.
 
 Such a composition holds only for parameters fixed beforehand.  So the epsilon of the whole plan is stated, even if a
 run ended early.  For runs planned one after another, `filtered_epsilon` adds Renyi divergences at a fixed order.
@@ -57,7 +57,7 @@ class SampledEvents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def probability(self) -> float:
-        """Return p, without rounding."""
+        """Return p, the probability with which a record is sampled."""
         return self.sampling / WORD
 
     @property
@@ -68,7 +68,7 @@ class SampledEvents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class RecordSampling:
-    """How a run samples records: p 2^32, the declared number of records of each client, and A."""
+    """How a run samples records: the sampling probability times 2^32, the declared records of a client, and events."""
 
     sampling: int
     records: int
@@ -101,7 +101,7 @@ def sampling_word(probability: float) -> int:
 
 
 def count_events(rounds: int) -> int:
-    """Return A, the events of a plan: its rounds and max(2, 2 % of the rounds) retries.
+    """Return the number of events of a plan: its rounds, and max(2, 2 % of the rounds) retries.
 
     >>> count_events(400), count_events(10)
     (408, 12)
@@ -112,8 +112,8 @@ def count_events(rounds: int) -> int:
 def epsilon(plan: SampledEvents, delta: float, clients_per_person: int = 1) -> float:
     """Return the epsilon of a plan at `delta`, for a person with one record at each of `clients_per_person` clients.
 
-    Two things are taken off `delta`: the failures of rounding, A 2^-60 for each record, and (1 + e^epsilon) times the
-    total variation distance that noise tables and batch caps add.
+    Two things are taken off `delta`: the failures of rounding, 2^-60 for each event and record, and (1 + e^epsilon)
+    times the total variation distance that noise tables and batch caps add.
     """
     return epsilon_of_plans((plan,), delta, clients_per_person)
 
@@ -131,14 +131,14 @@ def epsilon_of_plans(plans: Sequence[SampledEvents], delta: float, clients_per_p
 
 @lru_cache(maxsize=1 << 10)
 def _composed_epsilon(plans: tuple[SampledEvents, ...], persons: int, delta: float, tau: float) -> float:
-    """Return the epsilon of plans; cached, because a ledger asks for it after every round."""
+    """Return the epsilon of plans (see `epsilon_of_plans`); cached, because a ledger asks for it after every round."""
     return _with_distance(lambda left: _compose(plans, persons, left), delta, tau)
 
 
 def _with_distance(proved: Callable[[float], float], delta: float, tau: float) -> float:
-    """Return the epsilon at `delta` less (1 + e^epsilon) tau; `proved` returns epsilon from delta.
+    """Return the epsilon at `delta` less (1 + e^epsilon) tau; `proved` returns the epsilon at a delta.
 
-    Infinity if that takes more than half of delta.
+    The result is infinite if (1 + e^epsilon) tau is more than half of delta.
     """
     above = proved(delta / 2)  # a charge for this larger epsilon suffices for the smaller one returned
     charge = (1 + math.exp(min(above, gdp.LARGEST_EPSILON))) * tau
@@ -146,7 +146,7 @@ def _with_distance(proved: Callable[[float], float], delta: float, tau: float) -
 
 
 def _compose(plans: tuple[SampledEvents, ...], persons: int, delta: float) -> float:
-    """Return the epsilon of plans by numerical composition, or by the formula of `gdp` if nothing is sampled."""
+    """Return the epsilon of plans by numerical composition, or by the formula of `gdp` if p is 1 in all of them."""
     if all(plan.sampling == WORD for plan in plans):
         cost = gdp.compose_costs(gdp.repeat_cost(persons**2 * plan.theta_squared, plan.events) for plan in plans)
         return gdp.epsilon(cost, delta)
@@ -168,7 +168,7 @@ def _accountant(plans: tuple[SampledEvents, ...], persons: int) -> Any:
 
 
 def _event(plan: SampledEvents, persons: int) -> object:
-    """Return one event of a plan as an event of dp-accounting."""
+    """Return one event of a plan as dp-accounting's event, for a person with records at `persons` clients."""
     from dp_accounting import dp_event
 
     if plan.sampling == WORD:
@@ -227,13 +227,16 @@ def _largest(excess: Callable[[float], float], low: float, high: float) -> float
 
 
 def default_order(epsilon: float, delta: float) -> float:
-    """Return the order of an owner's Renyi filter: 1 + 1.5 ln(1/delta) / epsilon."""
+    """Return the Renyi order at which an owner's budget adds up runs by default: 1 + 1.5 ln(1/delta) / epsilon."""
     return 1 + 1.5 * math.log(1 / accounting.check_delta(delta)) / accounting.check_epsilon(epsilon)
 
 
 @lru_cache(maxsize=1 << 10)
 def renyi_divergence(plan: SampledEvents, order: float) -> float:
-    """Return the Renyi divergence of all events of a plan at one order above 1: the larger of the two directions."""
+    """Return the Renyi divergence of all events of a plan at one order above 1.
+
+    It is the larger of D(P || Q) and D(Q || P), where P and Q are the results with and without the record.
+    """
     if not 1 < order < math.inf:
         raise InputError(f"a Renyi divergence has an order above 1, not {order}")
     if plan.sampling == WORD:
@@ -277,6 +280,6 @@ def filtered_epsilon(plans: Sequence[SampledEvents], order: float, delta: float)
 
 
 def check_delta(delta: float) -> None:
-    """Raise InputError if delta is below `LEAST_DELTA`."""
+    """Raise InputError unless delta is from `LEAST_DELTA` to below 1."""
     if not LEAST_DELTA <= accounting.check_delta(delta) < 1:
         raise InputError(f"with records as the unit delta is at least {LEAST_DELTA:g}, not {delta:g}")

@@ -1,11 +1,13 @@
 """From sampled records to a vector over Z_{2^b}, in exact integers, so that the sensitivity to one record is bounded.
 
+g_i is the gradient of record i, c the clip bound, and C_q the largest norm of a quantised record.
 q_i = round(C_q g_i / max(c, ||g_i||)) for each record, with ||q_i|| <= C_q checked in integers; X = sum of q_i;
 Y = H (signs X) block by block, H the unnormalised Walsh-Hadamard matrix of size B; r = (Y + u) >> k with a uniform
 dither u in {0 .. 2^k - 1}^d; then r mod 2^b.  A dither is never drawn again and no record is refused.
 
 For fixed other records, the change of r by record i is a stochastic rounding of H q_i / 2^k, whose norm is at most
-s c = sqrt(B) C_q / 2^k.  `sensitivity` bounds that change except with probability 2^-60 over the dither.
+sqrt(B) C_q / 2^k, here called s c: the clip bound times the scale s.  `sensitivity` bounds the norm of that change
+except with probability 2^-60 over the dither.
 """
 
 import math
@@ -26,7 +28,7 @@ from dordis.privacy.scaling import rounded_norm
 Integers = npt.NDArray[np.int64]
 DITHER, SAMPLE = b"dordis/v1/record-dither", b"dordis/v1/record-sample"
 FINE = 1.01
-"""The scale is chosen so that rounding adds at most 1 % to the sensitivity."""
+"""The scale is chosen so that rounding multiplies the sensitivity by at most this factor."""
 _WORD_BYTES = 4
 _ERROR = 1e-6  # absolute error of C_q from an s c in floating point
 _LARGEST = 2**62
@@ -35,8 +37,9 @@ _LARGEST = 2**62
 class RecordEncoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How records are sampled and encoded in every event of a run; part of the agreed parameters.
 
-    `sampling` is p 2^32, `length` C_q, `shift` k; `records` the declared number of records of each client, a public
-    upper bound; `events` is A, and a round's index lies below it.
+    `sampling` is p 2^32 for the sampling probability p.  `length` is C_q, the largest norm of a quantised record, and
+    sums are divided by 2^k with k = `shift`.  `records` is the declared number of records of each client, a public
+    upper bound; `events` is the number of events, and the index of a round lies below it.
     """
 
     sampling: int
@@ -47,13 +50,13 @@ class RecordEncoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def for_scale(cls, sampled: RecordSampling, scaled_clip: float, block: int) -> "RecordEncoding":
-        """Return the encoding at `scaled_clip`, the s c of a result of `scale_for`."""
+        """Return the encoding with the s c `scaled_clip`, which is the s c of a result of `scale_for`."""
         length, shift = scale_for(scaled_clip, block)
         return cls(sampled.sampling, length, shift, sampled.records, sampled.events)
 
     @property
     def probability(self) -> float:
-        """Return p."""
+        """Return p, the probability with which a record is sampled."""
         return self.sampling / WORD
 
     @property
@@ -63,7 +66,7 @@ class RecordEncoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def cap(self) -> int:
-        """Return m_max, the largest number of records that a client adds up in one event."""
+        """Return the largest number of records that a client adds up in one event (see `batch_cap`)."""
         return batch_cap(self.records, self.sampling)
 
     def scaled_clip(self, block: int) -> float:
@@ -83,6 +86,9 @@ class RecordEncoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def batch_cap(records: int, sampling: int) -> int:
     """Return the least m_max with n KL(m_max / n || p) >= 80 ln 2, so that P(m > m_max) <= 2^-80 (Chernoff).
 
+    n is the number of a client's records, p the sampling probability, m the size of a sample, and KL(a || p) the
+    Kullback-Leibler divergence of two coins with probabilities a and p.
+
     >>> batch_cap(1000, 2**31), batch_cap(1000, 2**32), batch_cap(1, 1)
     (665, 1000, 1)
     """
@@ -95,14 +101,17 @@ def batch_cap(records: int, sampling: int) -> int:
 
 
 def _divergence(records: int, batch: int, p: float) -> float:
-    """Return n KL(batch / n || p) in nats, for a batch of n p records or more."""
+    """Return n KL(batch / n || p) in nats (see `batch_cap`), n = `records`, for a batch of n p records or more."""
     inside = batch * math.log(batch / (records * p))
     outside = (records - batch) * math.log((1 - batch / records) / (1 - p)) if batch < records else 0.0
     return inside + outside
 
 
 def scale_for(scaled_clip: float, block: int) -> tuple[int, int]:
-    """Return C_q and k with the least s c of at least `scaled_clip`; called with that s c it returns them again.
+    """Return C_q and k with the least s c = sqrt(block) C_q / 2^k of at least `scaled_clip`.
+
+    C_q is the largest norm of a quantised record, and sums are divided by 2^k.  Called with the s c of its result, the
+    function returns the same result.
 
     >>> scale_for(760.0, 16384)
     (6225920, 20)
@@ -118,15 +127,16 @@ def scale_for(scaled_clip: float, block: int) -> tuple[int, int]:
 
 
 def sensitivity(scaled_clip: float, dim: int) -> int:
-    """Return Delta2^2, the bound on one record's change except with probability 2^-60; `dim` includes padding.
+    """Return Delta2^2, which one record's squared change of a sum exceeds with probability at most 2^-60.
 
-    floor(min{(s c)^2 + d/4 + sqrt(2 ln 2^60) (s c + sqrt(d)/2), (s c + sqrt d)^2})
+    floor(min{(s c)^2 + d/4 + sqrt(2 ln 2^60) (s c + sqrt(d)/2), (s c + sqrt d)^2}), where s c is `scaled_clip` and d is
+    `dim`, the length of the sum with its padding.
     """
     return max(1, math.floor(rounded_norm(scaled_clip, dim, BETA)))
 
 
 def fine_scaled_clip(dim: int) -> float:
-    """Return the least s c at which rounding adds at most 1 % to the sensitivity.
+    """Return the least s c, the clip bound in integer units, at which rounding adds at most 1 % to the sensitivity.
 
     >>> round(fine_scaled_clip(16384))
     760
@@ -139,7 +149,7 @@ def fine_scaled_clip(dim: int) -> float:
 def draw_sample(seed: bytes, sampling: int, records: int, cap: int) -> npt.NDArray[np.int64]:
     """Return the indices of the sampled records: those whose 32-bit word from the seed is below p 2^32.
 
-    If there are more than `cap`, a random subset of `cap` is returned.
+    If more than `cap` records are sampled, a random subset of `cap` of them is returned.
     """
     stream = prg.from_seed(seed, SAMPLE)
     words = prg.read_keystream(stream, 0, 2 * _WORD_BYTES * records).view("<u4")
