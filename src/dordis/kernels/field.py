@@ -24,7 +24,7 @@ _TILE = 256
 
 @inline_kernel
 def _fold(value: np.uint64) -> np.uint64:
-    """Return a number congruent to `value`, below 2^34."""
+    """Return a number below 2^34 that is congruent to `value` mod p."""
     return (value & _P) + (value >> _BITS)
 
 
@@ -99,7 +99,7 @@ def multiply(left: Elements, right: Elements) -> Elements:
 
 @kernel
 def vandermonde(points: Elements, width: int) -> Elements:
-    """Return the powers 0 to width - 1 of every point, shape (points, width)."""
+    """Return the powers 0 to width - 1 of every point mod p, shape (points, width)."""
     powers = np.empty((points.size, width), np.uint32)
     for i in range(points.size):
         power = _ONE
@@ -111,7 +111,7 @@ def vandermonde(points: Elements, width: int) -> Elements:
 
 @kernel
 def barycentric(points: Elements) -> Elements:
-    """Return 1 / prod_{j != i} (x_i - x_j) for every point x_i of distinct points, with one modular inverse in all."""
+    """Return 1 / prod_{j != i} (x_i - x_j) mod p for each of distinct points x_i, with one modular inverse in all."""
     count = points.size
     weights = np.empty(count, np.uint32)
     products = np.empty(count, np.uint64)
@@ -136,8 +136,8 @@ def barycentric(points: Elements) -> Elements:
 def lagrange(nodes: Elements, targets: Elements) -> Elements:
     """Return the matrix, shape (targets, nodes), that maps a polynomial's values at the nodes to those at the targets.
 
-    The degree of the polynomial is below the number of nodes; nodes are distinct.  The row of target 0 has the weights
-    of the constant term.
+    The degree of the polynomial is below the number of nodes; nodes are distinct.  The row of target 0 gives the
+    constant term.
     """
     weights = barycentric(nodes)
     matrix = np.empty((targets.size, nodes.size), np.uint32)

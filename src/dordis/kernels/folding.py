@@ -15,7 +15,7 @@ Reals = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 Real = TypeVar("Real", npt.NDArray[np.float32], npt.NDArray[np.float64])
 
 WORD = 32
-"""The number of buckets is a multiple of it, so that the sign bits of every row start with a whole 32-bit word."""
+"""The number of buckets is a multiple of this, so that the sign bits of every row start with a whole 32-bit word."""
 
 
 def fold(x: Reals, buckets: int, signs: npt.NDArray[np.uint8], factor: float = 1.0) -> Reals:

@@ -38,7 +38,7 @@ def rotate(x: Reals, block: int, signs: npt.NDArray[np.uint8]) -> None:
 
 
 def unrotate(x: Reals, block: int, signs: npt.NDArray[np.uint8]) -> None:
-    """Undo `rotate` in place, up to floating-point error: transform each block, then negate by `signs`."""
+    """Undo `rotate` in place, up to floating-point error: transform each block, then negate x[i] where bit i is set."""
     x, signs = _check(x, block, signs)
     leaf = min(block, _LEAF)
     if block > leaf:
@@ -88,7 +88,7 @@ def _scale(x: Reals, block: int) -> np.floating[Any]:
 
 @kernel
 def _deal_to_blocks(x: Reals, block: int, blocks: int, factor: np.floating[Any], dealt: Reals) -> None:
-    """Deal _TILE elements of every block at a time: neighbours in `x`, and whole cache lines of `dealt`."""
+    """Deal _TILE elements of every block at a time: they are neighbours in `x`, and whole cache lines in `dealt`."""
     whole = x.size // blocks
     for start in range(0, whole, _TILE):
         stop = min(start + _TILE, whole)
@@ -124,7 +124,7 @@ def _unrotate_leaves(x: Reals, leaf: int, signs: npt.NDArray[np.uint8], scale: n
 
 @kernel
 def _flip(x: Reals, signs: npt.NDArray[np.uint8], scale: np.floating[Any]) -> None:
-    """Multiply by `scale`, and by -1 where the sign bit is set; the inner loop over 32 coordinates is vectorised."""
+    """Multiply x by `scale`, and by -1 where the sign bit is set; the inner loop over 32 coordinates is vectorised."""
     words = x.size >> 5
     for word in range(words):
         part = x[32 * word : 32 * word + 32]
@@ -158,7 +158,7 @@ def _transform_leaves(x: Reals, leaf: int, scratch: Reals) -> None:
 
 @kernel
 def _transform_above(x: Reals, leaf: int, block: int) -> None:
-    """Complete the transforms of blocks whose leaves are transformed, in as few passes over panels as possible."""
+    """Complete the transform of each block, after that of its leaves, in as few passes over panels as possible."""
     levels = 0
     while leaf << levels < block:
         levels += 1
@@ -200,7 +200,7 @@ def _transform_columns(x: Reals, columns: int) -> None:
 
 @kernel
 def _combine_four(x: Reals, stride: int) -> None:
-    """Replace four rows by their sums and differences; rows are slices, so that the compiler sees no overlap."""
+    """Replace four rows by their sums and differences; slices show the compiler that the rows do not overlap."""
     p, q, r, s = x[:stride], x[stride : 2 * stride], x[2 * stride : 3 * stride], x[3 * stride :]
     for j in range(stride):
         a, b, c, d = p[j] + q[j], p[j] - q[j], r[j] + s[j], r[j] - s[j]

@@ -54,7 +54,7 @@ def unpack(
     count: int,
     out: npt.NDArray[np.uint32] | None = None,
 ) -> npt.NDArray[np.uint32]:
-    """Unpack exactly `count` elements; raise InputError for bytes that `pack` would not have written.
+    """Return `count` unpacked elements, in `out` if it is given; raise InputError for bytes that `pack` never writes.
 
     >>> unpack(bytes.fromhex("2103"), 4, 3).tolist()
     [1, 2, 3]
@@ -68,7 +68,7 @@ def unpack(
 
 
 def add_packed(total: npt.NDArray[np.uint32], data: Packed, bits: int) -> None:
-    """Add packed elements to `total` modulo 2^32, in one pass; InputError for bytes that `pack` would not have written.
+    """Add packed elements to `total` modulo 2^32 in one pass; raise InputError for bytes that `pack` never writes.
 
     >>> total = np.array([10, 10, 10], dtype=np.uint32)
     >>> add_packed(total, bytes.fromhex("2103"), 4)
@@ -86,7 +86,7 @@ def add_packed(total: npt.NDArray[np.uint32], data: Packed, bits: int) -> None:
 
 
 def _check_packed(data: Packed, bits: int, count: int) -> npt.NDArray[np.uint8]:
-    """Return `data` as an array; raise InputError unless it is a packing of `count` elements by `pack`."""
+    """Return `data` as an array; raise InputError unless `pack` could have written it for `count` elements."""
     packed: npt.NDArray[np.uint8] = check_array("data", _as_array(data), np.uint8)
     size = packed_size(count, bits)
     if packed.size != size:
@@ -114,12 +114,12 @@ def _output(out: npt.NDArray[Any] | None, size: int, dtype: type[np.generic]) ->
 
 
 def _whole_groups(count: int, bits: int) -> int:
-    """Return the number of groups whose 64-bit accesses, up to 7 bytes past the group, stay inside the packed bytes."""
+    """Return how many groups of eight can be moved by 64-bit accesses, which reach up to 7 bytes past the group."""
     return min(count // 8, max(0, packed_size(count, bits) - 7) // bits)
 
 
 def _build_load64(_: Any, data: Any, at: Any) -> Any:
-    """Compile a read of 64 bits at any byte of a uint8 array."""
+    """Build the numba intrinsic that reads 64 bits at any byte of a uint8 array."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.load(_word_at(context, builder, signature, arguments), align=1)
@@ -128,7 +128,7 @@ def _build_load64(_: Any, data: Any, at: Any) -> Any:
 
 
 def _build_store64(_: Any, data: Any, at: Any, word: Any) -> Any:
-    """Compile a write of 64 bits at any byte of a uint8 array."""
+    """Build the numba intrinsic that writes 64 bits at any byte of a uint8 array."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> None:
         builder.store(arguments[2], _word_at(context, builder, signature, arguments), align=1)

@@ -1,4 +1,4 @@
-"""Round real vectors to integers, at random without bias or to the nearest; sum and measure real vectors.
+"""Round real vectors to integers, at random without bias or to the nearest; add real vectors and square their norms.
 
 Gradients of single records are clipped, quantised and added in exact integers.  In a floating-point sum the rounding of
 every record depends on the others: in float32, leaving out one of a thousand records may change the rest of the sum by
@@ -36,7 +36,7 @@ def _add_weighted(total: npt.NDArray[np.float64], x: Reals, weight: float) -> No
 
 
 def sum_squares(x: Reals) -> float:
-    """Return the sum of squares, added in the same order on every machine; not finite if a coordinate is not."""
+    """Return the sum of squares of x, added in the same order on every machine; NaN or infinite if a coordinate is."""
     return float(_sum_squares(check_array("x", x, np.float32, np.float64)))
 
 
@@ -95,7 +95,7 @@ def round_to_nearest(x: Reals, scale: float, out: npt.NDArray[np.int32]) -> None
 
 
 def sum_integer_squares(x: npt.NDArray[np.int32]) -> int:
-    """Return the exact sum of squares of a vector of any length and values."""
+    """Return the exact sum of squares of a vector of integers."""
     high, low = _sum_integer_squares(check_array("x", x, np.int32))
     return (int(high) << 32) + int(low)
 
@@ -208,7 +208,7 @@ def _add_records(
 
 @kernel
 def _square_in_lanes(row: Reals) -> float:
-    """Return the sum of squares, added in eight partial sums and in an order that depends on the length alone."""
+    """Return the sum of squares of a row, added in eight partial sums in an order that depends on its length alone."""
     lanes = np.zeros(8)
     whole = row.size >> 3 << 3
     for j in range(0, whole, 8):
@@ -221,13 +221,13 @@ def _square_in_lanes(row: Reals) -> float:
 
 @kernel
 def _fits(row: Reals, factor: float, length: int) -> bool:
-    """Return whether the squared norm of the quantised row is at most length^2, in exact integers."""
+    """Return whether the squared norm of the row, multiplied by `factor` and rounded, is at most length^2, exactly."""
     bound, squared = length * length, np.int64(0)
     for start in range(0, row.size, _PIECE):
         part = row[start : start + _PIECE]
         for j in range(part.size):
             scaled = abs(np.rint(np.float64(part[j]) * factor))
-            q = np.int64(min(scaled, length + 1.0))  # still too long, and its square does not overflow
+            q = np.int64(min(scaled, length + 1.0))  # capped: still above the bound, and its square does not overflow
             squared += q * q
         if squared > bound:
             return False

@@ -1,7 +1,8 @@
 """Add keystreams to a vector over Z_{2^32}, lane by lane; callers reduce modulo 2^b once, at the end.
 
-Keystreams are rows of bytes.  Four rows are added in one pass over the vector if there are four.  A row is added with
-flip = 0 and subtracted with flip = 2^32 - 1, because (x ^ flip) - flip is x or -x, without a branch.
+Keystreams are rows of bytes; a *lane* is the bytes of a row for one coordinate.  Four rows are added in one pass over
+the vector if there are four.  A row is added with flip = 0 and subtracted with flip = 2^32 - 1, because
+(x ^ flip) - flip is x or -x, without a branch.
 """
 
 from typing import Any
@@ -22,7 +23,7 @@ def _apply_sign(value: np.uint32, flip: np.uint32) -> np.uint32:
 
 @kernel
 def add_lanes(acc: Vector, rows: Rows, flips: Vector) -> None:
-    """Add rows of lanes of one, two or four bytes to `acc`, or subtract them, as `flips` says."""
+    """Add rows of one-, two- or four-byte lanes to `acc`; subtract the rows whose flip is 2^32 - 1 instead of 0."""
     fours = len(rows) // 4 * 4
     for r in range(0, fours, 4):
         f0, f1, f2, f3 = flips[r], flips[r + 1], flips[r + 2], flips[r + 3]
@@ -37,10 +38,10 @@ def add_lanes(acc: Vector, rows: Rows, flips: Vector) -> None:
 
 @kernel
 def add_three_byte_lanes(acc: Vector, rows: Rows, flips: Vector) -> None:
-    """Add rows of three-byte lanes to `acc`, or subtract them, as `flips` says; three words have four lanes.
+    """Add rows of three-byte lanes to `acc`; subtract the rows whose flip is 2^32 - 1 instead of 0.
 
-    The upper 8 bits of each added word belong to the next lane; the caller's reduction modulo 2^b, b <= 24, removes
-    them.
+    Rows are words of 32 bits: three words have four lanes.  The upper 8 bits of each added word belong to the next
+    lane; the caller's reduction modulo 2^b, b <= 24, removes them.
     """
     fours, groups = len(rows) // 4 * 4, acc.size // 4
     for r in range(0, fours, 4):
@@ -83,6 +84,6 @@ def _four_lanes(words: Vector, group: int, flip: np.uint32) -> tuple[np.uint32, 
 
 @kernel
 def reduce_modulo(acc: Vector, mask: np.uint32) -> None:
-    """Reduce every coordinate modulo 2^b, mask = 2^b - 1."""
+    """Reduce every coordinate of `acc` modulo 2^b in place; `mask` is 2^b - 1."""
     for i in range(acc.size):
         acc[i] &= mask

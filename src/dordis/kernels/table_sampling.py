@@ -1,8 +1,8 @@
 """Build cell tables and draw samples from them; `dordis.privacy.skellam_noise` defines cells, nodes, hats and escapes.
 
 Tables are built in 128-bit arithmetic from a pmf that is already in integers.  A 128-bit number is two uint64, high
-then low; an array of them has rows (high, low).  Samples are added with flip = 0 and subtracted with flip = 2^32 - 1,
-because (x ^ flip) - flip is x or -x.
+then low; an array of them has rows (high, low).  X is the largest sample of the pmf.  Samples are added with flip = 0
+and subtracted with flip = 2^32 - 1, because (x ^ flip) - flip is x or -x.
 """
 
 from typing import Any
@@ -22,12 +22,12 @@ from dordis.kernels.vector_instructions import (
 )
 
 PAGE = 1 << 16
-"""Samples in a page; the escapes of each page are numbered from 0."""
+"""Samples in a page; the escapes in each page are numbered from 0."""
 _RUN = 2048
-"""Samples that go through all passes together, so that they stay in the first-level cache."""
+"""Samples that `draw_samples` handles at a time, so that they stay in the first-level cache between its passes."""
 
 INDEXED = 14
-"""Places of the residual in one row of its search index; with the first place a row has 32 bytes."""
+"""Places of the residual that one row of its search index lists; with the index of the first, a row has 32 bytes."""
 
 Vector = npt.NDArray[np.uint32]
 Shorts = npt.NDArray[np.uint16]
@@ -49,12 +49,12 @@ def draw_samples(
     tops: Shorts,
     blocks: Vector,
 ) -> int:
-    """Add node and hat of each cell to acc, list the escapes, which add nothing yet, and return their number.
+    """Add the sample of each cell to acc, list the cells that escape, which add nothing yet, and return their number.
 
     `cells` and `hats` start at the page of sample `first`, which is added to acc[0]; a log_width of 0 means no hats.
-    For each escape `places` receives its index in acc, `tops` its cell minus F, and `blocks` the cipher's input: three
-    words of `origin`, then the big-endian sum of the fourth, the counter of block 0, and the escape's block number.
-    `places` has room for one more than the largest number of escapes.
+    For each escape `places` receives its index in acc, `tops` its cell minus `first_escape`, and `blocks` the input of
+    the cipher: the first three words of `origin`, then, big-endian, the sum of its fourth word, which is the counter of
+    block 0, and the escape's block number.  `places` has room for one more than the largest number of escapes.
     """
     skip = first % PAGE
     limit = np.uint16(first_escape)
@@ -79,7 +79,7 @@ def draw_samples(
                 _add_nodes(acc[run:stop], flip, cells[run:stop], stairs)
             for e in range(listed, escapes):
                 place = places[e]
-                given = last  # was added to escapes too: subtracting it is cheaper than a test of each sample
+                given = last  # has been added to escapes too: to subtract it is cheaper than to test every sample
                 if log_width > 0:
                     given += _hat(hats[place], np.uint32(log_width))
                 acc[place] -= _apply_sign(given, flip)
@@ -96,7 +96,7 @@ def draw_samples(
 
 @kernel
 def _list_escapes(cells: Shorts, offset: int, limit: Any, places: Vector) -> Any:
-    """Write the indices of escaping cells, raised by `offset`, to `places`, and return their number.
+    """Write the indices of cells from `limit` on, which escape, plus `offset` to `places`; return their number.
 
     Entries of `places` after the last escape may be overwritten.  In each group of 64 cells the first two escapes are
     written without a branch, which the processor could not predict.
@@ -140,7 +140,7 @@ def _add_hats(acc: Vector, flip: Any, cells: Shorts, hats: Shorts, stairs: Vecto
 
 @kernel
 def _node(stairs: Vector, cell: Any) -> Any:
-    """Return H of one cell."""
+    """Return H, the number of the node of one cell, from the table of stairs (see `STAIR`)."""
     stair = stairs[cell // np.uint32(STAIR)]
     node = np.uint32(np.int32(stair) >> np.int32(16))
     for step in range(1, np.int64(cell % np.uint32(STAIR)) + 1):
@@ -150,7 +150,7 @@ def _node(stairs: Vector, cell: Any) -> Any:
 
 @kernel
 def _hat(pair: Any, log_width: Any) -> Any:
-    """Return L1 - L2 from two bytes of the hat stream."""
+    """Return a sample's distance from its node: the low byte of `pair` less the high byte, both modulo 2^log_width."""
     below = (np.uint32(1) << log_width) - np.uint32(1)
     return (np.uint32(pair) & below) - ((np.uint32(pair) >> np.uint32(8)) & below)
 
@@ -179,8 +179,9 @@ def resolve_escapes(
 ) -> None:
     """Add to acc, for each escape, the least x with C[x] > u, where u = top * 2^112 + the block's first fourteen bytes.
 
-    `residual` is C[-X..X] as rows (high word, low word).  Mostly one row of `index` suffices: row `u >> (64 + shift)`
-    has the first place whose C is in that row's range, and the next 16 bits of C at the places after it.
+    C, in `residual`, is the cumulative residual at x = -X .. X, as rows (high word, low word).  Mostly one row of
+    `index` suffices: row `u >> (64 + shift)` has the first place in `residual` whose C is at least row << (64 + shift),
+    and the next 16 bits of C at the places from there on.
     """
     largest = len(residual) // 2
     for e in range(places.size):
@@ -205,7 +206,7 @@ _32 = np.uint64(32)
 
 @inline_kernel
 def _times(a: Wide, factor: Any) -> Wide:
-    """Multiply by a factor below 2^32."""
+    """Multiply a 128-bit number by a factor below 2^32."""
     low = (a[1] & _HALF) * factor
     middle = (a[1] >> _32) * factor + (low >> _32)
     return a[0] * factor + (middle >> _32), (middle << _32) | (low & _HALF)
@@ -229,7 +230,7 @@ def _is_above(a: Wide, b: Wide) -> Any:
 
 @inline_kernel
 def _mass_at(pmf: Words, x: Any) -> Wide:
-    """Return P[x], or zero for x beyond the pmf."""
+    """Return the mass of x, or zero for x beyond the pmf."""
     if x < len(pmf):
         return pmf[x, 0], pmf[x, 1]
     return np.uint64(0), np.uint64(0)
@@ -237,7 +238,10 @@ def _mass_at(pmf: Words, x: Any) -> Wide:
 
 @inline_kernel
 def _overshoot(pmf: Words, node: Any, width: Any) -> Wide:
-    """Return O_H: how far the chord from P[Hw] to P[(H+1)w] rises above the pmf, times w."""
+    """Return how far the straight line between the pmf at two neighbouring nodes rises above the pmf, times `width`.
+
+    The nodes lie at node * width and (node + 1) * width; the result is 0 if the line rises nowhere above the pmf.
+    """
     left, right = _mass_at(pmf, node * width), _mass_at(pmf, (node + 1) * width)
     worst = (np.uint64(0), np.uint64(0))
     for j in range(width + 1):
@@ -252,9 +256,9 @@ def _overshoot(pmf: Words, node: Any, width: Any) -> Wide:
 
 @kernel
 def count_node_cells(pmf: Words, width: int) -> npt.NDArray[np.uint32]:
-    """Return n_H, the cells of node H, for H = 0 .. floor(X / w)."""
+    """Return the number of cells of each node from 0 on: as many as keep the hats below the pmf."""
     counts = np.zeros((len(pmf) - 1) // width + 1, np.uint32)
-    before = _overshoot(pmf, 0, width)  # O_{-1} = O_0 by symmetry
+    before = _overshoot(pmf, 0, width)  # nodes -1 and 0 have the same overshoot as 0 and 1, by symmetry
     for node in range(counts.size):
         here = _overshoot(pmf, node, width)
         spare = before if _is_above(before, here) else here
@@ -267,13 +271,13 @@ def count_node_cells(pmf: Words, width: int) -> npt.NDArray[np.uint32]:
 
 @inline_kernel
 def _count(counts: npt.NDArray[np.uint32], node: Any) -> Any:
-    """Return n_H, or zero for a node beyond the last."""
+    """Return the number of cells of a node, or zero for a node beyond the last."""
     return np.uint64(counts[node]) if node < counts.size else np.uint64(0)
 
 
 @kernel
 def subtract_cells(pmf: Words, counts: npt.NDArray[np.uint32], log_width: int) -> Words:
-    """Return P[x] - D[x] for x = 0 .. X; an empty array if some D[x] exceeds P[x]."""
+    """Return the residual, the pmf less the mass of all hats, at x = 0 .. X; an empty array if a mass is negative."""
     width = 1 << log_width
     masses = np.empty_like(pmf)
     for x in range(len(pmf)):
@@ -289,7 +293,7 @@ def subtract_cells(pmf: Words, counts: npt.NDArray[np.uint32], log_width: int) -
 
 @kernel
 def accumulate_masses(masses: Words) -> Words:
-    """Return C[x] for x = -X .. X from the masses at 0 .. X of a symmetric residual."""
+    """Return the cumulative sums of a symmetric residual at x = -X .. X, from its masses at 0 .. X."""
     largest = len(masses) - 1
     total = (np.uint64(0), np.uint64(0))
     sums = np.empty((2 * largest + 1, 2), np.uint64)
@@ -301,7 +305,7 @@ def accumulate_masses(masses: Words) -> Words:
 
 @kernel
 def build_search_index(sums: Words, rows: int, shift: int) -> npt.NDArray[np.uint16]:
-    """Return the search index of `resolve_escapes`; places that do not fit a row are found in the residual itself."""
+    """Return the search index of `resolve_escapes`; places that do not fit a row are found by searching `sums`."""
     index = np.full((rows, 2 + INDEXED), np.uint16(0xFFFF), np.uint16)
     at = 0
     for row in range(rows):

@@ -9,8 +9,9 @@ from numba.core.extending import intrinsic
 LANES = 16
 """Samples that one call of `add_nodes` or `add_hats` adds."""
 STAIR = 16
-"""Cells in a stair, a 32-bit word of the table of nodes.  The upper half of the word is H of its first cell; bit i of
-the lower half says whether H of cell i is H of cell i - 1 plus one.  The table fits the first-level cache."""
+"""Cells in a stair, a 32-bit word of the table from cells to node numbers.  The upper half of the word is the number of
+the first cell's node; bit i of the lower half says whether the node of cell i is the one after the node of cell i - 1.
+The table fits the first-level cache."""
 
 _BIT, _SHORT, _WORD, _ADDRESS = (ir.IntType(bits) for bits in (1, 16, 32, 64))
 
@@ -43,7 +44,7 @@ def compare_at_least(typing_context: Any, values: Any, at: Any, limit: Any) -> A
 
 @intrinsic
 def add_nodes(typing_context: Any, acc: Any, cells: Any, stairs: Any, flip: Any, at: Any) -> Any:
-    """Add the nodes of cells[at : at + 16] to acc[at : at + 16], or subtract them if flip = 2^32 - 1.
+    """Add the node numbers of cells[at : at + 16] to acc[at : at + 16], or subtract them if flip = 2^32 - 1.
 
     The compiler could not vectorise a loop for this, because it must assume that acc overlaps the table.
     """
@@ -118,7 +119,7 @@ def _shorts(builder: Any, base: Any, at: Any) -> Any:
 
 
 def _nodes(builder: Any, table: Any, cells: Any) -> Any:
-    """Return H of 16 cells: H of the stair's first cell plus the number of set step bits up to the cell's own."""
+    """Return the node numbers of 16 cells: that of the stair's first cell plus the bits set up to the cell's own."""
     words, flags = ir.VectorType(_WORD, LANES), ir.VectorType(_BIT, LANES)
     tables = _spread(builder, table, table.type)
     # Gathers with one base address and 32-bit offsets are faster on x86 than gathers with 64-bit addresses.
