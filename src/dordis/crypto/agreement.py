@@ -1,4 +1,4 @@
-"""Key agreement: X25519 (RFC 7748); public keys that would force the shared secret are refused."""
+"""Key agreement: X25519 (RFC 7748); public keys of low order, which would make the shared secret known, are refused."""
 
 import secrets
 from collections.abc import Callable

@@ -11,7 +11,7 @@ TAG_BYTES = 16
 
 
 def encrypt(key: bytes, nonce: bytes, plaintext: bytes, associated: bytes) -> bytes:
-    """Encrypt a plaintext, bind it to the associated data, and append the tag of 16 bytes."""
+    """Return the ciphertext, with its tag of 16 bytes at the end; it decrypts only with the same associated data."""
     _check(key, nonce)
     return AESGCM(key).encrypt(nonce, plaintext, associated)
 

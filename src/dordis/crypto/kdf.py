@@ -16,7 +16,7 @@ _USE = re.compile(r"[a-z-]+")
 
 
 def label(use: str, round_id: bytes, chunk: int, sender: int, receiver: int) -> bytes:
-    """Return the label of one use of a key in one round and chunk, from one sender to one receiver.
+    """Return the label that binds derived bytes to one use in one round and chunk, from one sender to one receiver.
 
     >>> label("mask", bytes.fromhex("0a0b"), 0, 3, 7)
     b'dordis/v1/mask/0a0b/0/3/7'
@@ -37,7 +37,7 @@ def derive(secret: bytes, label: bytes, parameter_hash: bytes, length: int = 32)
 
 
 def expand(seed: bytes, info: bytes, length: int) -> bytes:
-    """Return `length` bytes from a uniformly random seed by HKDF without salt; `info` is used as it is."""
+    """Return `length` bytes from a uniformly random seed by HKDF without salt; `info` is the info of RFC 5869."""
     if len(seed) < SHORTEST_SEED:
         raise InputError(f"a seed must have at least {SHORTEST_SEED} bytes, got {len(seed)}")
     if not 1 <= length <= LONGEST:

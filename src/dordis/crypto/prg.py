@@ -28,22 +28,22 @@ BLOCK = 16
 FIRST_COUNTER = 2
 LONGEST = (2**32 - FIRST_COUNTER) * BLOCK
 CALL = 1 << 18
-"""Bytes of keystream made by one call of the cipher: the call costs little beside them, and they fit the second-level
-cache."""
+"""Bytes of keystream made by one call of the cipher: enough to make the cost of a call negligible, and few enough for
+the second-level cache."""
 ROWS = 4
-"""Streams that one pass over the vector adds."""
+"""Keystreams that one pass over a vector adds to it."""
 GROUP = 16
-"""Lanes that fill whole cipher blocks, for every width of lane."""
+"""Lanes (coordinates of a mask) that fill whole cipher blocks, whether a lane has one, two, three or four bytes."""
 
 _ZEROS = np.zeros(CALL, np.uint8)
 
 _Four = tuple[list[tuple[Callable[..., int], memoryview]], ring.Rows, ring.Vector]
-"""Up to four ciphers with their output buffers, these buffers as rows of lanes, and the sign of each row."""
+"""Up to four ciphers, each with its output buffer; these buffers as rows of lanes; the sign (flip) of each row."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Stream:
-    """Key and nonce of one keystream, which is used for one purpose, once."""
+    """Key and nonce of one keystream; a keystream is used for one purpose, once."""
 
     key: bytes
     nonce: bytes
@@ -61,7 +61,7 @@ class Stream:
 
 
 def from_seed(seed: bytes, use: bytes) -> Stream:
-    """Derive the keystream of one use from a seed of 32 bytes."""
+    """Return the keystream derived from a seed of 32 bytes for one use, which `use` names."""
     if len(seed) != SEED_BYTES:
         raise InputError(f"a seed has {SEED_BYTES} bytes, not {len(seed)}")
     return Stream.from_bytes(kdf.expand(seed, use, STREAM_BYTES))
@@ -109,7 +109,7 @@ def add_masks(
     first: int = 0,
     threads: int = 1,
 ) -> None:
-    """Add and subtract masks, modulo 2^bits, in place; acc[0] has coordinate `first` of every mask."""
+    """Add masks to acc, and subtract others, modulo 2^bits; acc[0] takes coordinate `first` of every mask."""
     check_ring(acc, bits)
     if first < 0 or (first + acc.size) * _lane_bytes(bits) > LONGEST:
         raise InputError(f"a mask of {bits} bits has coordinates 0 to {LONGEST // _lane_bytes(bits) - 1}")
@@ -132,7 +132,7 @@ def check_ring(acc: npt.NDArray[Any], bits: int) -> None:
 def _prepare_addition(
     acc: ring.Vector, signed: Sequence[tuple[Stream, np.uint32]], bits: int, first: int
 ) -> Callable[[], None]:
-    """Return a function that adds all streams to `acc`, with their signs, in one pass over the vector.
+    """Return a function that adds the masks of all streams to `acc`, with their signs, in one pass over the vector.
 
     The function runs little Python between its calls of cipher and kernel, which release the GIL: while one thread runs
     Python, the others wait.
@@ -170,7 +170,8 @@ def _prepare_addition(
 def run_in_threads(prepare: Callable[[int, int], Callable[[], None]], first: int, end: int, threads: int) -> None:
     """Divide coordinates first .. end - 1 among threads in whole groups; the result does not depend on `threads`.
 
-    `prepare(start, end)` returns the work on one part.  All parts are prepared first and then run in parallel.
+    `prepare(start, end)` returns a function that does the work on one part.  All parts are prepared first and then run
+    in parallel.
     """
     step = -(-(end - first) // max(1, threads) // GROUP) * GROUP
     works = [prepare(at, min(at + step, end)) for at in range(first, end, max(1, step))]
@@ -187,9 +188,9 @@ def run_in_threads(prepare: Callable[[int, int], Callable[[], None]], first: int
 
 @cache
 def _get_workers(process: int) -> ThreadPoolExecutor:
-    """Return the threads of a process, kept because starting one takes as long as three calls of the cipher.
+    """Return the thread pool of a process; it is kept, because starting a thread takes as long as three cipher calls.
 
-    A forked process has none of its parent's threads and needs its own: `process` is its id.
+    `process` is the id of the process: a forked process has none of its parent's threads and needs a pool of its own.
     """
     return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix=f"dordis-{process}")
 
@@ -225,6 +226,6 @@ def draw_below(bound: int, drawn: Iterator[int]) -> int:
 
 
 def read_words(stream: Stream) -> Iterator[int]:
-    """Read a stream as little-endian words of eight bytes."""
+    """Yield the little-endian eight-byte words of a stream as integers."""
     for at in count(0, _BATCH):
         yield from read_keystream(stream, at, _BATCH).view("<u8").tolist()

@@ -33,7 +33,7 @@ def split(
     threshold: int,
     entropy: Callable[[int], bytes] = os_random.token_bytes,
 ) -> Shares:
-    """Return shares of every secret, shape (points, secrets, 9); any `threshold` of them give it, fewer say nothing.
+    """Return shares of every secret, shape (points, secrets, 9); `threshold` of them recover it, fewer reveal nothing.
 
     Coefficients of the polynomials are drawn in the order degree, secret, limb.
 
@@ -53,7 +53,7 @@ def split(
 
 @dataclass(frozen=True)
 class Interpolation:
-    """Recover secrets from their shares at fixed points; the weights are computed once for all calls.
+    """Recover secrets from their shares at fixed points; the Lagrange weights are computed once for all calls.
 
     >>> shares = split([bytes(32), bytes(range(32))], points=[1, 2, 3, 4], threshold=2)
     >>> Interpolation([4, 2], threshold=2).combine(shares[[3, 1]])[1] == bytes(range(32))
@@ -89,7 +89,7 @@ class Interpolation:
         return lagrange(self._at[: self.threshold], np.zeros(1, np.uint32))
 
     def _columns(self, shares: Shares) -> Shares:
-        """Check the shares and return them with one column for each limb of each secret."""
+        """Check shares, and return them as a matrix: a row for each point, a column for each limb of each secret."""
         _check_shares(shares, dimensions=3)
         if len(shares) != len(self.points):
             raise InputError(f"got shares of {len(shares)} points; pass one row for each of the {len(self.points)}")

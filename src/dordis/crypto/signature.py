@@ -23,20 +23,20 @@ def public_key(private: bytes) -> bytes:
 
 
 def sign(private: bytes, message: bytes) -> bytes:
-    """Return the signature of a message, the same one every time."""
+    """Return the signature of a message; Ed25519 is deterministic."""
     return crypto_sign(message, crypto_sign_seed_keypair(_check_private(private))[1])[:SIGNATURE_BYTES]
 
 
 def validate(public: bytes) -> None:
-    """Raise InvalidKey unless a key is a canonical point of the prime-order group; for keys that are registered."""
+    """Raise InvalidKey unless a public key is a canonical point of the prime-order group; called at registration."""
     if len(public) != KEY_BYTES or not crypto_core_ed25519_is_valid_point(public):
         raise InvalidKey("the Ed25519 public key is malformed or not in the prime-order group")
 
 
 def verify(public: bytes, message: bytes, signature: bytes) -> None:
-    """Return if the signature verifies; raise InvalidSignature, or InvalidKey if the key is malformed.
+    """Raise InvalidSignature unless the signature verifies, or InvalidKey if the public key is malformed.
 
-    Keys with a component of low order are refused by `validate` only, which costs as much as a verification.
+    Keys with a component of low order are refused by `validate`, not here: that check costs as much as a verification.
     """
     if len(public) != KEY_BYTES:
         raise InvalidKey(f"an Ed25519 public key has {KEY_BYTES} bytes, got {len(public)}")

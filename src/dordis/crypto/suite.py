@@ -31,7 +31,7 @@ class KeyAgreement(Protocol):
         """Compute the public key of a private one."""
 
     def validate(self, peer_public: bytes, /) -> None:
-        """Raise `InvalidKey` if a public key is malformed, not in canonical form, or would force the shared secret."""
+        """Raise `InvalidKey` if a public key is malformed, not canonical, or would make the shared secret known."""
 
     def agree(self, private: bytes, peer_public: bytes, /) -> bytes:
         """Return the secret of 32 bytes that is shared with a peer."""
@@ -48,26 +48,26 @@ class Cipher(Protocol):
     """The length of a ciphertext minus that of its plaintext."""
 
     def encrypt(self, key: bytes, nonce: bytes, plaintext: bytes, associated: bytes, /) -> bytes:
-        """Encrypt a plaintext and bind it to the associated data."""
+        """Return the ciphertext of a plaintext; it decrypts only with the same associated data."""
 
     def decrypt(self, key: bytes, nonce: bytes, ciphertext: bytes, associated: bytes, /) -> bytes:
         """Return the plaintext; raise `DecryptionFailed` if the ciphertext or another argument was altered."""
 
 
 class ShareDecoder(Protocol):
-    """Recovery of secrets from their shares at fixed points."""
+    """A decoder that recovers secrets from their shares at fixed points."""
 
     def combine(self, shares: Shares, /) -> tuple[bytes, ...]:
-        """Recover secrets from shares of shape (points, secrets, limbs), or raise `SharingError`."""
+        """Return the secrets of shares of shape (points, secrets, limbs); raise `SharingError` if there are none."""
 
 
 class Sharing(Protocol):
     """SS: threshold sharing of secrets of 32 bytes."""
 
     SHARE_BYTES: int
-    """The length of a share on the wire."""
+    """The length of a serialised share in bytes."""
     LIMBS: int
-    """The length of a share in an array."""
+    """The length of a share in an array, in numbers."""
 
     def split(self, secrets: Sequence[bytes], points: Sequence[int], threshold: int, entropy: Entropy, /) -> Shares:
         """Return shares of every secret at every point, shape (points, secrets, limbs)."""
@@ -110,7 +110,7 @@ class Prg(Protocol):
         first: int = 0,
         threads: int = 1,
     ) -> None:
-        """Add and subtract masks modulo 2^bits in place, in `threads` threads; acc[0] has their coordinate `first`."""
+        """Add masks to acc, and subtract others, modulo 2^bits; acc[0] takes coordinate `first` of every mask."""
 
 
 class Signature(Protocol):
@@ -120,7 +120,7 @@ class Signature(Protocol):
         """Sign a message."""
 
     def verify(self, public: bytes, message: bytes, signature: bytes, /) -> None:
-        """Return if the signature verifies; raise `InvalidSignature` otherwise."""
+        """Raise `InvalidSignature` unless the signature verifies."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Verifiable random function: ECVRF-EDWARDS25519-SHA512-TAI of RFC 9381, names and section numbers as there.
 
-Points and scalars stay in their 32-byte encodings; libsodium does the arithmetic.  It is stricter than the RFC in one
-respect: keys and Gamma must lie in the prime-order group, as those of honest parties do.
+Points and scalars stay in their 32-byte encodings; libsodium does the arithmetic.  This module is stricter than the
+RFC in one respect: keys and Gamma must lie in the prime-order group, as those of honest parties do.
 """
 
 import secrets
@@ -43,7 +43,7 @@ def public_key(private: bytes) -> bytes:
 
 
 def prove(private: bytes, alpha: bytes) -> bytes:
-    """Evaluate the function on `alpha` and return the proof pi (5.1); `proof_to_hash` gives the output."""
+    """Return the proof pi of the function's output on `alpha` (5.1); `proof_to_hash` returns the output itself."""
     Y = public_key(private)
     x, prefix = _expand(private)
     H = _encode_to_curve(Y, alpha)
@@ -55,7 +55,7 @@ def prove(private: bytes, alpha: bytes) -> bytes:
 
 
 def verify(public: bytes, alpha: bytes, proof: bytes) -> bytes:
-    """Return the 64-byte output beta of a proof (5.3); raise InvalidProof if it does not verify."""
+    """Return the 64-byte output beta of a proof (5.3); raise InvalidProof if the proof does not verify."""
     validate_key(public)
     gamma, c, s = _decode_proof(proof)
     H = _encode_to_curve(public, alpha)
@@ -74,12 +74,12 @@ def verify(public: bytes, alpha: bytes, proof: bytes) -> bytes:
 
 
 def validate_key(public: bytes) -> None:
-    """Raise InvalidKey for a key (5.4.5) whose owner could make outputs predictable or ambiguous."""
+    """Raise InvalidKey for a public key (5.4.5) whose owner could make outputs predictable or ambiguous."""
     signature.validate(public)
 
 
 def proof_to_hash(proof: bytes) -> bytes:
-    """Return the output beta of a proof (5.2); callers verify proofs of other parties first."""
+    """Return the output beta of a proof (5.2), which is not verified: for proofs of other parties call `verify`."""
     return _hash_gamma(_decode_proof(proof)[0])
 
 
@@ -113,8 +113,8 @@ def _encode_to_curve(salt: bytes, alpha: bytes) -> bytes:
 def _is_point(candidate: bytes) -> bool:
     """Return whether RFC 8032 decodes these bytes to a point of the curve, in the prime-order group or not.
 
-    libsodium's addition accepts non-canonical encodings and returns canonical ones: adding the identity changes exactly
-    the non-canonical ones.
+    libsodium's addition accepts non-canonical encodings and returns canonical ones, so adding the identity changes
+    exactly the non-canonical encodings.
     """
     try:
         return crypto_core_ed25519_add(candidate, _IDENTITY) == candidate
