@@ -31,7 +31,7 @@ SAMPLE_DISTANCE = 2.0**-105
 """Bound on the total variation distance between one noise sample and its exact law, at any variance."""
 CAP, ALL_ROUNDS, PAPER = "cap", "all-rounds", "paper"
 _LARGEST_EXPONENT = 700.0
-# The ledger recomputes the multiplier from sigma: without this margin a rounding error could exceed the budget.
+# The ledger recomputes the multiplier from sigma: without this margin a rounding error could put a run over budget.
 _ROUNDING = 1 + 1e-12
 _HALF = Fraction(1, 2)
 
@@ -171,7 +171,7 @@ def guarantee(event: Event, delta: float, orders: Sequence[int] = ORDERS, distan
 
 
 def _smaller_divergences(event: Event) -> Floats:
-    """Return Renyi divergences at `ORDERS`, summed over releases; each is the smaller bound, by noise or by theta^2."""
+    """Return the sum over releases, at `ORDERS`, of the smaller divergence bound: by the noise or by theta^2."""
     match event:
         case Repeated(inner, count):
             return _smaller_divergences(inner) * count
@@ -181,7 +181,10 @@ def _smaller_divergences(event: Event) -> Floats:
 
 
 def _convert_to_epsilon(curve: Floats, delta: float, orders: Sequence[int], distance: float) -> Guarantee:
-    """Return the guarantee of Renyi divergences at `orders`; infinite if `distance` takes over half of delta."""
+    """Return the guarantee of Renyi divergences at `orders`; `distance` as in `epsilon`.
+
+    The epsilon of the guarantee is infinite if `distance` takes more than half of delta.
+    """
     from dp_accounting.rdp import compute_epsilon
 
     divergences = curve.tolist()

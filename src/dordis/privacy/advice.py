@@ -54,7 +54,7 @@ def describe_ratio(ratio: float) -> str:
 
 
 def describe_prospects(plan: Plan) -> str:
-    """Describe the signal-to-noise ratio of a run, what a model can learn at it, and what a better ratio takes."""
+    """Describe the signal-to-noise ratio of a run, what a model can learn, and how a better ratio is reached."""
     ratio = run_ratio(plan)
     said = f"signal-to-noise ratio of the run {ratio:.3g}: {describe_ratio(ratio)}"
     return said if ratio >= ENOUGH else f"{said}. {describe_needs(plan, EQUAL if ratio < EQUAL else ENOUGH)}"
@@ -117,7 +117,7 @@ def round_up_to_two_digits(count: int) -> int:
 
 
 def clients_for_ratio(plan: Plan, ratio: float) -> int:
-    """Return about how many clients a run needs for a signal-to-noise ratio, if the same fraction is in a round.
+    """Return about how many clients a run needs for a signal-to-noise ratio, with the same fraction in every round.
 
     The ratio grows as sqrt(N n), with N clients and n of them in a round, so in proportion to N.
     """

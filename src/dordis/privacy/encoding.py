@@ -97,7 +97,7 @@ class Grid:
         return x
 
     def place(self, x: npt.NDArray[Number], dealt: npt.NDArray[Number], start: int) -> None:
-        """Write whole blocks of a dealt vector to their coordinates in `x`; `start` is the place of the first block."""
+        """Write whole blocks, which begin at coordinate `start` of a dealt vector, to their coordinates in `x`."""
         rows, first = dealt.reshape(-1, self.block), start // self.block
         whole, rest = divmod(self.summed_dim, self.blocks)
         last = first + len(rows)
@@ -171,7 +171,7 @@ def rotate_update(update: Reals, grid: Grid, public_seed: bytes, clip: float = m
 
 
 def fold_update(x: Reals, grid: Grid, public_seed: bytes, factor: float = 1.0) -> tuple[Reals, float]:
-    """Return the update and the factor still to be applied: folded and 1, or unchanged and `factor` without buckets."""
+    """Return the folded update and 1, or without buckets the update itself and `factor`, still to be applied."""
     if not grid.buckets:
         return x, factor
     return fold(x, grid.buckets, draw_signs(public_seed, 0, grid.dim, PROJECTION), factor), 1.0
@@ -200,7 +200,10 @@ def decode(total: Vector, grid: Grid, public_seed: bytes) -> Floats:
 
 
 def unrotate_sum(total: Vector, grid: Grid, public_seed: bytes, first: int = 0) -> Floats:
-    """Return whole blocks of a sum, unrotated and in real units; the first starts at coordinate `first` of the sum."""
+    """Return whole blocks of a sum, unrotated and in real units; the first starts at coordinate `first` of the sum.
+
+    Coordinates stay in the order of the blocks: `Grid.collect` or `Grid.place` restores their own order.
+    """
     total = check_array("a sum", total, np.uint32)
     if first % grid.block or total.size % grid.block or not 0 <= first <= first + total.size <= grid.padded:
         raise InputError(f"a chunk is a run of whole blocks of {grid.block} coordinates")
@@ -223,7 +226,7 @@ def centre(total: Vector, bits: int) -> npt.NDArray[np.int32]:
 
 
 def norm(x: Reals) -> float:
-    """Return the norm as a float64, also of float32 numbers; it may be infinite."""
+    """Return the Euclidean norm, computed in float64 also for float32 numbers; it may be infinite."""
     return math.sqrt(_squared_norm(x))
 
 

@@ -85,7 +85,7 @@ class FurtherRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, eq=False)
 class FurtherSum:
-    """The sum of a further release over U3, with noise."""
+    """The noisy sum of a further release over U3, the clients in the sum."""
 
     units: Floats
     """The sum in integer units."""
@@ -134,7 +134,10 @@ class PlannedRelease:
         return math.sqrt(self.variance) / (self.release.scale * self.release.bound)
 
     def deviation(self, kappa: Fraction) -> float:
-        """Return the standard deviation of each number of the sum, in real units; `kappa` as in `plan_release`."""
+        """Return the standard deviation of the noise on a number of the sum, in real units.
+
+        `kappa` is the variance left in the sum divided by the planned variance.
+        """
         return self.release.bound * self.multiplier * math.sqrt(kappa)
 
     def event(self, charged: Fraction | None = None) -> SkellamSum:

@@ -111,7 +111,7 @@ def theta_budget(epsilon: float, delta: float, distance: float = 0.0) -> float:
 
 
 def _log_delta(epsilon: float, theta_squared: float) -> tuple[float, float, float]:
-    """Return ln delta and its derivatives by epsilon and by ln theta^2; the derivatives are NaN if delta exceeds 0.68.
+    """Return ln delta and its derivatives by epsilon and by ln theta^2, which may be NaN if delta exceeds 0.68 or is 0.
 
     With a = epsilon / theta - theta / 2 and phi the density of N(0, 1), delta is phi(a) times the integral over s > 0
     of e^(-a s - s^2 / 2) (1 - e^(-theta s)).  No term is negative, so nothing cancels, however small theta is.  The

@@ -111,7 +111,7 @@ class Plan:
         return self.scale * self.setting.clip * summed / math.sqrt(left * self.setting.dim)
 
     def epsilon_with_dropout(self, dropped: int, scheme: Scheme) -> float | None:
-        """Return epsilon if `dropped` clients drop out of every round; None if XNoise would then give no output.
+        """Return the run's epsilon if `dropped` clients drop out of every round; None if XNoise then gives no output.
 
         All schemes get the same central variance; `conservative` provides for the dropouts of `Setting.reserve`.
         """

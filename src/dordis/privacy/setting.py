@@ -241,5 +241,8 @@ def check_failure(delta: float, failure: float) -> None:
 
 
 def default_threshold(clients: int, colluders: int) -> int:
-    """Return the least t with 2t > n + T_C, for n clients and T_C colluders: any two sets of t share an honest one."""
+    """Return the least t with 2t > n + T_C, for n clients and T_C colluders.
+
+    Any two sets of t clients then have an honest client in common.
+    """
     return min(clients, (clients + max(0, colluders)) // 2 + 1)

@@ -54,7 +54,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
 
     @property
     def division(self) -> Scheme:
-        """Return how the noise is divided among the clients."""
+        """Return the scheme by which the noise is divided among the clients."""
         return Scheme.ORIG
 
     def reserve(self, clients: int) -> int | None:
@@ -66,7 +66,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
         return self.description.format(T=setting.T, **msgspec.structs.asdict(self))
 
     def costs(self, grid: Grid, survivors: int) -> dict[str, float]:
-        """Return costs of a round that are computed but not incurred, by name; none for most strategies."""
+        """Return additional costs of a round that are only simulated, such as bytes, by name; by default none."""
         return {}
 
 
@@ -137,7 +137,7 @@ class Conservative(Strategy, frozen=True, tag="conservative"):
 
     @property
     def division(self) -> Scheme:
-        """Return even shares that provide for dropouts."""
+        """Return the scheme `conservative`: even shares that provide for a number of dropouts."""
         return Scheme.CONSERVATIVE
 
     def reserve(self, clients: int) -> int:
@@ -146,7 +146,7 @@ class Conservative(Strategy, frozen=True, tag="conservative"):
 
 
 class Rebasing(Strategy, frozen=True, tag="rebasing"):
-    """Clients send new noise once the dropouts are known; only its cost is simulated, with the noise of `xnoise`."""
+    """Clients send new noise once the dropouts are known; only the cost is simulated; sums have `xnoise`'s noise."""
 
     description: ClassVar[str] = (
         "clients send new noise once it is known who dropped out. Only the cost is simulated; the sums have the "
@@ -166,7 +166,7 @@ class Rebasing(Strategy, frozen=True, tag="rebasing"):
 
     @property
     def division(self) -> Scheme:
-        """Return the division of `xnoise`."""
+        """Return the default scheme of `xnoise`, `single`."""
         return Scheme.SINGLE
 
     def costs(self, grid: Grid, survivors: int) -> dict[str, float]:

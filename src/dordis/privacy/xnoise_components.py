@@ -217,5 +217,5 @@ def removal_context(round_id: bytes, chunk: int, parameter_hash: bytes) -> bytes
 
 
 def _draw_lot(context: bytes, client: int) -> bytes:
-    """Return a client's lot, a public pseudorandom number: the lowest lots disclose their noise in `single`."""
+    """Return a client's lot, a public pseudorandom number: in `single`, clients with the lowest lots disclose noise."""
     return hashlib.sha256(b"dordis/v1/removal" + context + client.to_bytes(8, "big")).digest()

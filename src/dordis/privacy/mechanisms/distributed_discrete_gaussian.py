@@ -176,7 +176,7 @@ class DDGauss(Mechanism, frozen=True, tag="ddgauss", kw_only=True):
         return vector
 
     def release(self, variance: Fraction) -> DiscreteGaussianSum:
-        """Return the event of a sum with as many whole shares of noise as `variance` has; raise InputError for none."""
+        """Return the event of a sum under as many clients' shares as `variance` contains; raise InputError if none."""
         honest = math.floor(variance / self.variance)
         if honest < 1:
             raise InputError("a sum under discrete Gaussian noise needs more survivors than there may be colluders")

@@ -10,7 +10,7 @@ from dordis.privacy.xnoise_components import Scheme
 
 
 class DSkellam(Mechanism, frozen=True, tag="skellam"):
-    """Clip, fold, rotate, scale and round; the protocol adds the noise."""
+    """Distributed Skellam: clients clip, fold, rotate, scale and round updates, and the protocol adds the noise."""
 
     schemes: ClassVar[frozenset[Scheme]] = frozenset(Scheme) - {Scheme.NONE}
     has_price_list: ClassVar[bool] = False

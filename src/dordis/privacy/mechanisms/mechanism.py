@@ -98,7 +98,7 @@ class Mechanism(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_parameters(cls, grid: Grid, clip: float, sensitivity: int, noise: str) -> Self:
-        """Return the mechanism that the parameters of a round describe; `noise` is its property `noise` as text."""
+        """Return the mechanism that a round's parameters describe; `noise` is the value of its property `noise`."""
         return cls(grid, clip, sensitivity)
 
     @property

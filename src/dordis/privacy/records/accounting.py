@@ -26,7 +26,7 @@ WORD = 2**32
 BETA, OVERFULL = 2.0**-60, 2.0**-80
 """Probabilities for one client in one event: that rounding exceeds its bound, and that a sample exceeds its cap."""
 LEAST_DELTA = 1e-10
-"""For a smaller delta the error of the numerical composition would matter."""
+"""Least delta with records as the unit: for a smaller one the error of the numerical composition would matter."""
 LEAST_RETRIES, RETRIES = 2, 0.02
 _INTERVALS = (1e-3, 1e-2)  # discretisation of the privacy loss: for one sampled Gaussian, and for mixtures of several
 _CLOSE = 1e-5  # relative error of a calibrated theta

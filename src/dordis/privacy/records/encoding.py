@@ -50,7 +50,7 @@ class RecordEncoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def for_scale(cls, sampled: RecordSampling, scaled_clip: float, block: int) -> "RecordEncoding":
-        """Return the encoding with the s c `scaled_clip`, which is the s c of a result of `scale_for`."""
+        """Return the encoding with this clip bound in integer units, s c; it must be that of a `scale_for` result."""
         length, shift = scale_for(scaled_clip, block)
         return cls(sampled.sampling, length, shift, sampled.records, sampled.events)
 
