@@ -1,4 +1,4 @@
-"""Compile kernels that run without the GIL and are cached on disk, announce it on stderr, and check their arrays."""
+"""Compile kernels, which run without the GIL, cache them on disk, announce compilation on stderr, check arrays."""
 
 import sys
 import time
@@ -19,7 +19,7 @@ CLEARED = "\r\x1b[K"
 
 
 def kernel(function: Function) -> Function:
-    """Compile a function on its first call; it releases the GIL while it runs, and its machine code is kept on disk."""
+    """Return a function that is compiled on its first call, releases the GIL while it runs, and is cached on disk."""
     compiled: Function = numba.njit(nogil=True, cache=True)(function)
     return compiled
 

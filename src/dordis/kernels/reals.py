@@ -1,4 +1,4 @@
-"""Round real vectors to integers, at random without bias or to the nearest; add real vectors and square their norms.
+"""Round real vectors to integers, at random without bias or to the nearest; add real vectors and compute norms.
 
 Gradients of single records are clipped, quantised and added in exact integers.  In a floating-point sum the rounding of
 every record depends on the others: in float32, leaving out one of a thousand records may change the rest of the sum by
@@ -154,7 +154,7 @@ _PIECE = 1024  # coordinates between two comparisons of the norm: 2^10 squares b
 def add_records(
     rows: Reals, used: npt.NDArray[np.bool_], clip: float, length: int, total: npt.NDArray[np.int64]
 ) -> int:
-    """Add the quantised `used` rows to `total`; return the number of their norms up to `clip` less the number above it.
+    """Add the `used` rows, quantised, to `total`; return how many have a norm up to `clip` less how many a larger one.
 
     A row g becomes q = round(C_q g / max(c, ||g||)) with c = `clip` and C_q = `length`.  While the exact norm of q
     exceeds C_q, the factor is reduced by 2^-10 of itself.  Rows that are not finite are neither added nor counted.
