@@ -168,7 +168,7 @@ def _prepare_addition(
 
 
 def run_in_threads(prepare: Callable[[int, int], Callable[[], None]], first: int, end: int, threads: int) -> None:
-    """Divide coordinates first .. end - 1 among threads in whole groups; the result does not depend on `threads`.
+    """Divide coordinates first .. end - 1 among threads in multiples of `GROUP`; results do not depend on `threads`.
 
     `prepare(start, end)` returns a function that does the work on one part.  All parts are prepared first and then run
     in parallel.
@@ -216,7 +216,9 @@ def shuffle(items: Sequence[Item], stream: Stream) -> list[Item]:
 
 
 def draw_below(bound: int, drawn: Iterator[int]) -> int:
-    """Return a uniform number below `bound`: the first word below the largest multiple of `bound`, modulo `bound`.
+    """Return a uniform number below `bound` from uniform 64-bit words.
+
+    It is the first word below the largest multiple of `bound` up to 2^64, modulo `bound`.
 
     >>> draw_below(3, iter([2**64 - 1, 5]))
     2

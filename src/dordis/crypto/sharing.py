@@ -33,9 +33,10 @@ def split(
     threshold: int,
     entropy: Callable[[int], bytes] = os_random.token_bytes,
 ) -> Shares:
-    """Return shares of every secret, shape (points, secrets, 9); `threshold` of them recover it, fewer reveal nothing.
+    """Return a share of every secret for every point, shape (points, secrets, 9).
 
-    Coefficients of the polynomials are drawn in the order degree, secret, limb.
+    `threshold` shares of a secret recover it, and fewer reveal nothing about it.  Coefficients of the polynomials
+    are drawn in the order degree, secret, limb.
 
     >>> shares = split([bytes(range(32))], points=[1, 2, 3], threshold=2)
     >>> Interpolation([3, 1], threshold=2).combine(shares[[2, 0]]) == (bytes(range(32)),)

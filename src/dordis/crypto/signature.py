@@ -28,7 +28,7 @@ def sign(private: bytes, message: bytes) -> bytes:
 
 
 def validate(public: bytes) -> None:
-    """Raise InvalidKey unless a public key is a canonical point of the prime-order group; called at registration."""
+    """Raise InvalidKey unless a public key is a canonical point of the prime-order group; for keys to be registered."""
     if len(public) != KEY_BYTES or not crypto_core_ed25519_is_valid_point(public):
         raise InvalidKey("the Ed25519 public key is malformed or not in the prime-order group")
 

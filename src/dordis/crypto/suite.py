@@ -58,7 +58,7 @@ class ShareDecoder(Protocol):
     """A decoder that recovers secrets from their shares at fixed points."""
 
     def combine(self, shares: Shares, /) -> tuple[bytes, ...]:
-        """Return the secrets of shares of shape (points, secrets, limbs); raise `SharingError` if there are none."""
+        """Return the secrets of shares of shape (points, secrets, limbs); wrong shares may raise `SharingError`."""
 
 
 class Sharing(Protocol):
@@ -117,7 +117,7 @@ class Signature(Protocol):
     """SIG: signatures."""
 
     def sign(self, private: bytes, message: bytes, /) -> bytes:
-        """Sign a message."""
+        """Return the signature of a message."""
 
     def verify(self, public: bytes, message: bytes, signature: bytes, /) -> None:
         """Raise `InvalidSignature` unless the signature verifies."""
