@@ -39,7 +39,7 @@ MOVED = {
     "reproduce": "The paper's experiments are in the repository, not in the package: clone it and run "
     "`python -m reproduce`.",
 }
-"""Former commands, and the line that each of them prints."""
+"""Former commands, each with the line that it now prints."""
 
 
 class _Command(TyperCommand):
@@ -48,7 +48,7 @@ class _Command(TyperCommand):
 
 
 class _Group(TyperGroup):
-    """Commands, listed by section; the command `default` runs if none is named."""
+    """A group of commands whose help lists them by section; the command `default` runs if none is named."""
 
     default: ClassVar[str] = ""
     sections: ClassVar[Sections] = {}
@@ -82,7 +82,7 @@ def _unescape(text: str) -> str:
 
 
 def build_group(package: ModuleType, sections: Sections | None = None) -> typer.Typer:
-    """Return the commands and groups of commands in a package."""
+    """Return a typer group of the commands in a package: one command, or a group of them, per module."""
     group = _new_group(package.__doc__, sections=sections or {})
     for found in iter_modules(package.__path__):
         module = import_module(f"{package.__name__}.{found.name}")
@@ -109,7 +109,7 @@ def _new_group(help_text: str | None, **attributes: Any) -> typer.Typer:
 
 
 def _add_moved(group: typer.Typer, name: str, line: str) -> None:
-    """Add a hidden command that accepts any arguments and prints a line."""
+    """Add a former command to a group: hidden in its help, it accepts any arguments and prints `line`."""
 
     def print_line() -> None:
         typer.echo(line)
@@ -127,7 +127,7 @@ USAGE: Any = next(kind for kind in reversed(typer.BadParameter.__mro__) if hasat
 
 
 def main() -> None:
-    """Run the command line and exit."""
+    """Run the program `dordis` with the arguments of the process, and exit."""
     run_app(app, "dordis")
 
 
@@ -152,7 +152,7 @@ def run_app(commands: typer.Typer, name: str) -> None:
 
 
 def _call(commands: typer.Typer, name: str) -> int | str | None:
-    """Call a command; return its exit code.  Only errors of the system and bugs are raised."""
+    """Run the command in the process arguments; return its exit code.  Raise only system errors and bugs."""
     try:
         code: int | None = commands(prog_name=name, standalone_mode=False)
         return code
@@ -184,7 +184,7 @@ def _abandon_output() -> None:
 
 
 def _refuse(reason: str, code: int = REFUSED) -> int:
-    """Print the reason in one line, lines of TOML at its end unchanged; return the exit code."""
+    """Print the reason of a refusal as one line, with lines of TOML at its end unchanged; return `code`."""
     said, section, paste = reason.partition("\n[")
     typer.echo("dordis: " + " ".join(said.split()), err=True)
     if section:

@@ -38,7 +38,7 @@ STAGES = {CollectInput.__name__: "upload", Unmask.__name__: "unmasking", RemoveN
 
 @dataclass(frozen=True)
 class DemoRound:
-    """Outcome of the demo; `vanished` has the stage of each dropout. Only a simulation knows the true mean."""
+    """Outcome of the demo; `vanished` has the stage of each dropout, `seen` the uploads as the server sees them."""
 
     design: RoundPlan
     vanished: Mapping[ClientId, str]
@@ -85,7 +85,7 @@ def plan_demo(clients: int, dropped: int, epsilon: float) -> RoundPlan:
 
 
 def record_uploads(exchange: Exchange, uploads: dict[ClientId, bytes]) -> Exchange:
-    """Return an exchange that records the uploads that pass through it, as a curious server could."""
+    """Return an exchange that stores in `uploads` the uploads that pass through it, as a curious server could."""
 
     def deliver(requests: Requests) -> Iterator[tuple[ClientId, Message]]:
         for u, reply in exchange(requests):
@@ -118,7 +118,7 @@ def mean_table(outcome: DemoRound, coordinates: int) -> Table:
 
 
 def outcome_table(outcome: DemoRound, seconds: float) -> Table:
-    """Return a table of the error, the noise, the dropouts by stage, and the cost."""
+    """Return a table: epsilon, error of the private mean, noise variance, dropouts by stage, traffic and time."""
     error = np.sqrt(np.mean((outcome.mean - outcome.true_mean) ** 2))
     gone = {word: [str(u) for u, at in outcome.vanished.items() if at == stage] for stage, word in STAGES.items()}
     return facts_table(

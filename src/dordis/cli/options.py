@@ -1,4 +1,4 @@
-"""Options that several commands have, each with its one help text."""
+"""Options that several commands share, so that each has one help text."""
 
 import json
 import math
@@ -13,14 +13,14 @@ from dordis.errors import InputError
 
 
 def preset_names(incomplete: str) -> list[str]:
-    """Complete the name of a preset."""
+    """Return the names of presets that begin with `incomplete`, for completion in a shell."""
     from dordis.config.presets import presets
 
     return [name for name in presets() if name.startswith(incomplete)]
 
 
 def finished_runs(incomplete: str) -> list[str]:
-    """Complete the directory of a run, the newest first, from folders of runs below the current directory."""
+    """Return runs in folders of the current directory that begin with `incomplete`, newest first, for completion."""
     found = [str(path.parent) for path in Path().glob("*/*/*/manifest.json")]
     return sorted((path for path in found if path.startswith(incomplete)), reverse=True)
 
@@ -92,7 +92,7 @@ Fidelity = Annotated[str, typer.Option(help="ideal computes the result; full sen
 
 
 def override_settings(options: Mapping[str, str | float | None]) -> list[str]:
-    """Return KEY=VALUE for each given option, where KEY is its setting; raise for a number that is not finite."""
+    """Return KEY=VALUE for each setting KEY whose option is given; raise InputError for an infinite number or NaN."""
     for key, value in options.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{key} must be a finite number, not {value}")

@@ -30,7 +30,10 @@ def make_console(*, stderr: bool = False) -> "Console":
 
     class Interruptible(Console):
         def on_broken_pipe(self) -> None:
-            """Stop as at Ctrl-C if the reading program has ended (`| head`), so that a run says how to resume."""
+            """Raise KeyboardInterrupt if the program that reads the output has ended (`| head`).
+
+            A run then stops as at Ctrl-C, and prints how to resume it.
+            """
             try:
                 super().on_broken_pipe()
             except SystemExit:
@@ -40,7 +43,7 @@ def make_console(*, stderr: bool = False) -> "Console":
 
 
 def print_result(as_json: bool, fields: object, *parts: "Table | str") -> None:
-    """Print `fields` as one JSON value, or else the tables and lines in `parts`."""
+    """Print `fields` as one JSON value if `as_json`, otherwise the tables and lines in `parts`."""
     if as_json:
         import json
 
@@ -77,7 +80,7 @@ def make_table(*heads: "str | Column", rows: Iterable[Iterable[Any]], **options:
 
 
 def facts_table(rows: Mapping[str, str], title: str | None = None) -> "Table":
-    """Return a table of names and their values."""
+    """Return a table with two columns: the keys and the values of `rows`."""
     return make_table("name", "value", rows=rows.items(), title=title, show_header=False)
 
 
@@ -89,5 +92,5 @@ def number_columns(*heads: str) -> "list[Column]":
 
 
 def finite(epsilon: float | None) -> float | None:
-    """Return an epsilon for JSON: None if it is infinite or missing."""
+    """Return `epsilon`, or None if it is infinite, which JSON cannot express."""
     return None if epsilon is None or math.isinf(epsilon) else epsilon

@@ -1,4 +1,4 @@
-"""Advice at the end of `dordis plan noise`: whether there are enough clients, and which numbers would be better."""
+"""Advice at the end of `dordis plan noise`: whether clients are enough, and better numbers of clients and rounds."""
 
 from dordis.privacy.advice import (
     ENOUGH,
@@ -45,7 +45,7 @@ def _describe_round(plan: Plan) -> str:
 
 
 def describe_run(plan: Plan) -> str:
-    """Return a sentence with the signal-to-noise ratio of all rounds together, and how it grows."""
+    """Return two sentences: the signal-to-noise ratio of all rounds together, and with what it grows."""
     cohort = plan.setting.participation
     alone, both = "the clients a round", "the square root of the clients a round times all clients"
     grows = alone if cohort.accounting == "all-rounds" else both
@@ -60,7 +60,7 @@ def describe_run(plan: Plan) -> str:
 
 
 def describe_larger_rounds(advice: Advice) -> str:
-    """Return a sentence with the ratios of larger rounds."""
+    """Return a sentence with the signal-to-noise ratios of runs that have more clients in a round."""
     if not advice.larger:
         return "A round cannot have more clients than these: more clients in all, or a smaller model, would help."
     ratios = ", ".join(f"{plan.setting.clients:,} have {run_ratio(plan):.3g}" for plan in advice.larger)
@@ -81,7 +81,7 @@ def _describe_needs(plan: Plan) -> str:
 
 
 def _describe_choice(chosen: Plan) -> str:
-    """Return a sentence with the numbers of clients and rounds that dordis would choose, and their cost."""
+    """Return a sentence with the recommended numbers of clients per round and of rounds, and their traffic."""
     cohort, size, ratio = chosen.setting.participation, chosen.bytes_per_client, run_ratio(chosen)
     upload, often = format_bytes(size), _times(cohort.releases)
     if ratio < NOTHING:

@@ -1,4 +1,4 @@
-"""`dordis plan noise`: noise, bits, bytes and epsilon of a run, its outlook under dropout, and advice."""
+"""`dordis plan noise`: noise, bits, bytes and epsilon of a run, its epsilon for each dropout rate, and advice."""
 
 import math
 from collections.abc import Iterable
@@ -54,22 +54,22 @@ class NoiseQuestion:
     beacon: bool
     mode: str
     sampled: tuple[int, float] | None = None
-    """Declared records of each client and their sampling probability, if records are the unit of privacy."""
+    """Records of each client at most, and their sampling probability; None if clients are the unit of privacy."""
     clients_per_person: int = 1
     participations: int | None = None
-    """The participation cap; None is the cap of a balanced schedule."""
+    """The participation cap; if None, that of a balanced schedule: rounds * per_round / clients, rounded up."""
     assisted: bool = False
-    """Whether the protocol is assisted: n_min contributions are enough, and no quorum of clients answers."""
+    """Whether the protocol is `assisted`: a round needs n_min contributions, and no threshold of answers later."""
 
     def answer(self) -> Plan:
-        """Return the plan: the least noise for the budget, or the epsilon of the given noise."""
+        """Return the plan of the run: with the least noise for --epsilon, or with the epsilon of --sigma."""
         setting = self._setting(self.per_round, self.rounds)
         if self.epsilon is not None:
             return planning.plan(setting, self.epsilon)
         return planning.account(setting, self.sigma or 0.0)
 
     def replan(self, per_round: int, rounds: int, epsilon: float) -> Plan:
-        """Return the plan for other numbers of clients per round and of rounds."""
+        """Return the plan for other numbers of clients per round and of rounds, and for this budget."""
         if per_round > MOST_CLIENTS:
             raise InputError(f"a round has at most {MOST_CLIENTS} clients, not {per_round}")
         return planning.plan(self._setting(per_round, rounds), epsilon)
@@ -81,11 +81,11 @@ class NoiseQuestion:
 
     @property
     def one_draw(self) -> int:
-        """Return the 2^-40 quantile of the colluders in a round for one draw."""
+        """Return a number of colluders in a round that one random selection exceeds with probability 2^-40 at most."""
         return round_colluders(self.selection, self.beacon, self.clients, self.per_round, self.colluders, SEMI_HONEST)
 
     def describe_colluders(self, T_C: int) -> str:
-        """Return T_C in words, with the reason why it follows from the colluders of the registry."""
+        """Return T_C, the bound on colluders in a round, in words, with its derivation from those of the registry."""
         if self.selection == OPEN:
             return f"{T_C}: all of them, because the server decides whom to admit"
         if not self.is_drawn:
@@ -95,14 +95,14 @@ class NoiseQuestion:
         return f"{T_C}, in the worst of 2^64 draws that the server may try; {self.one_draw} in one draw"
 
     def needs(self, plan: Plan, dropped: int) -> DropoutNeeds:
-        """Return the tolerance T and the threshold t with which rounds survive this number of dropouts."""
+        """Return the tolerance T and the threshold t with which rounds succeed despite this number of dropouts."""
         if self.assisted:
             n, least = plan.setting.clients, plan.setting.clients - dropped
             return DropoutNeeds(n, dropped, least, least)
         return find_needs(plan.setting, self.mode, dropped)
 
     def describe_starvation(self, plan: Plan) -> str:
-        """Warn if VRF selection leaves too few clients for later rounds; empty for every other selection."""
+        """Return a warning if VRF selection is likely to leave later rounds too few clients; otherwise empty."""
         if self.selection != VRF:
             return ""
         return describe_starvation(self.clients, self.per_round, self.rounds, plan.cap, plan.setting.t, TRIES)
@@ -145,7 +145,7 @@ class NoiseQuestion:
 
 
 def tolerate(setting: Setting, mode: str, dropout: float) -> Setting:
-    """Return the setting with a tolerance and a threshold for this dropout rate; raise InputError if none exist."""
+    """Return the setting with a tolerance and a threshold for this dropout rate; raise InputError if impossible."""
     needs = find_needs(setting, mode, count_dropouts(setting.clients, dropout))
     if needs.threshold is None:
         raise InputError(f"{needs} (--mode semi-honest)")
@@ -154,7 +154,7 @@ def tolerate(setting: Setting, mode: str, dropout: float) -> Setting:
 
 
 def show_plan(question: NoiseQuestion, as_json: bool) -> None:
-    """Print the plan, the outlook under dropout, and whether there are enough clients."""
+    """Print the plan, its epsilon for each dropout rate, and advice on the numbers of clients and rounds."""
     plan = question.answer()
     if plan.records is not None:
         print_result(as_json, _record_fields(plan, question), _record_table(plan, question))
@@ -177,7 +177,7 @@ def show_plan(question: NoiseQuestion, as_json: bool) -> None:
 
 
 def _record_fields(plan: Plan, question: NoiseQuestion) -> dict[str, object]:
-    """Return the plan of a run whose unit of privacy is a record."""
+    """Return the plan of a run whose unit of privacy is a record, as JSON fields."""
     setting, sampled = plan.setting, plan.setting.records
     if sampled is None:
         raise InputError("the unit of privacy of this plan is the client")
@@ -262,7 +262,7 @@ def _format_factor(times: float | None) -> str:
 
 
 def _describe_components(plan: Plan) -> str:
-    """Return in words the variance of a client's noise that stays, and of the part that can be removed."""
+    """Return in words the variances of a client's noise: of the part that stays, and of the removable part."""
     base, removable = (
         ", ".join(f"{float(variance):.6g}" for variance in variances) or "nothing"
         for variances in (plan.noise.base, plan.noise.removable)
@@ -271,7 +271,10 @@ def _describe_components(plan: Plan) -> str:
 
 
 def _dropout_table(plan: Plan, outlook: Iterable[DropoutForecast], question: NoiseQuestion) -> Table:
-    """Return a table of epsilon by dropout rate (the same rate in every round), with the settings for each rate."""
+    """Return a table with a row per dropout rate, the same in every round: epsilon of three strategies, T and t.
+
+    T and t are the tolerance and the threshold with which rounds succeed at that rate.
+    """
     return make_table(
         *("dropout", "dropped", "orig", "conservative", "XNoise", "tolerance", "threshold"),
         rows=(
@@ -299,7 +302,7 @@ def _format_epsilon(epsilon: float | None) -> str:
 
 
 def _plan_fields(plan: Plan, outlook: Iterable[DropoutForecast], question: NoiseQuestion) -> dict[str, object]:
-    """Return the JSON fields; an infinite or missing epsilon is null."""
+    """Return the plan and its epsilon by dropout rate as JSON fields; an infinite or missing epsilon is None."""
     setting, saving, bit = plan.setting, projection.estimate_saving(plan), plan.find_further(CLIPPING_BIT)
     return {
         "epsilon": finite(plan.epsilon),

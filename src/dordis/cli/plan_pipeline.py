@@ -1,4 +1,4 @@
-"""`dordis plan pipeline`: the round time for every number of chunks, the best number, and the reason."""
+"""`dordis plan pipeline`: the round time for every number of chunks, the fastest number, and why it is fastest."""
 
 from itertools import groupby
 from pathlib import Path
@@ -15,7 +15,7 @@ from dordis.simulation.profiling import MeasuredProfile
 
 
 def show_pipeline(path: Path, dim: int, as_json: bool) -> None:
-    """Plan the pipeline for updates of `dim` coordinates from the profile in `path`, and print it."""
+    """Print the round time by number of chunks, for updates of `dim` coordinates, from the profile in `path`."""
     profiled = read_profile(path)
     model, resources = profiled.model, profiled.resources
     chunks = chunk_counts(dim)
@@ -34,12 +34,12 @@ def show_pipeline(path: Path, dim: int, as_json: bool) -> None:
 
 
 def chunk_counts(dim: int) -> range:
-    """Return the possible numbers of chunks: up to the number of blocks of a vector."""
+    """Return the numbers of chunks to compare: up to the number of blocks of an update (`dordis.privacy.scaling`)."""
     return range(1, most_chunks(padded_length(dim, block_size(dim)) // block_size(dim)) + 1)
 
 
 def _schedule_table(profiled: MeasuredProfile, dim: int, best: PipelinePlan, schedules: dict[int, Schedule]) -> Table:
-    """Return the seconds of a round and the use of each resource, by number of chunks."""
+    """Return a table by number of chunks: seconds of a round, and the share of them that each resource is busy."""
     resources = list(dict.fromkeys(profiled.resources))
     busy = [f"{resource.value} busy" for resource in resources]
     title = f"a round of {profiled.clients} clients and {dim} coordinates"

@@ -31,7 +31,7 @@ from dordis.runs.run import Population, Run
 
 TOKEN, LARGEST_PORT = "page.token", 65535
 LIVE_ROUNDS = 10
-"""Number of rounds in the live display: the last ones."""
+"""Number of rounds, the latest ones, in the display on a terminal."""
 
 
 class Display:
@@ -79,7 +79,7 @@ class Display:
             self._live.stop()
 
     def watch(self, event: WatchEvent) -> None:
-        """Show the stage that begins."""
+        """Show the stage of the round that begins, if the event is the beginning of a stage."""
         if isinstance(event, StageBegan):
             self._stage = event.stage
 
@@ -109,7 +109,7 @@ class Display:
         table = Table(box=None, pad_edge=False)
         for heading in ("round", metric, "epsilon", "seconds"):
             table.add_column(heading, no_wrap=True)
-        table.add_column("dropped out")  # gives way on a narrow terminal
+        table.add_column("dropped out")  # cut short on a narrow terminal
         for row in self._rows:
             values = row.metrics.values
             table.add_row(
@@ -124,10 +124,9 @@ class Display:
 
 @contextmanager
 def serve_page(under_way: "Run", address: str | None, console: Console) -> Iterator[LiveRun | None]:
-    """Serve the live page of a run at `[HOST:]PORT` during the run; with None there is no page.
+    """Serve the live page of a run at `[HOST:]PORT` during the run, and yield its state; without an address, None.
 
-    If the page is not for this machine only, readers need the token in the run's directory; a resumed run has the same
-    token.
+    If HOST is not this machine only, readers need the token in the run's directory; a resumed run has the same token.
     """
     if address is None:
         yield None
@@ -154,7 +153,7 @@ def serve_page(under_way: "Run", address: str | None, console: Console) -> Itera
 
 
 def read_address(text: str) -> tuple[str, int]:
-    """Read `PORT` or `HOST:PORT`; the host is this machine if not given.
+    """Return host and port of a text `PORT` or `HOST:PORT`; the default host is 127.0.0.1.
 
     >>> read_address("8766"), read_address("0.0.0.0:80")
     (('127.0.0.1', 8766), ('0.0.0.0', 80))
@@ -166,7 +165,7 @@ def read_address(text: str) -> tuple[str, int]:
 
 
 def read_token(path: Path) -> str:
-    """Return the token of a run's page; create it, readable for its owner only, if the run's directory has none."""
+    """Return the token in a file of a run's directory; create the file, readable for its owner only, if missing."""
     file = path / TOKEN
     if not file.exists():
         write_new(file, secrets.token_urlsafe(24).encode())
@@ -174,7 +173,7 @@ def read_token(path: Path) -> str:
 
 
 def describe_run(job: Job, fidelity: str, where: str) -> str:
-    """Describe a run in one line."""
+    """Return one line about a run: its name, clients, rounds and privacy."""
     config, design = job.config, job.design
     federation, protocol = config.federation, config.protocol
     as_run = describe_fidelity(fidelity, where).partition(",")[0]
@@ -191,7 +190,7 @@ def describe_run(job: Job, fidelity: str, where: str) -> str:
 
 
 def describe_round(finished: FinishedRound, job: Job) -> str:
-    """Describe a finished round in one line."""
+    """Return one line about a finished round: metrics, epsilon spent, dropouts, seconds."""
     metrics = ", ".join(f"{name} {format_metric(name, value)}" for name, value in finished.metrics.values.items())
     record = finished.record
     parts = [
@@ -204,24 +203,24 @@ def describe_round(finished: FinishedRound, job: Job) -> str:
 
 
 def format_metric(name: str, value: float) -> str:
-    """Format a metric: accuracies in percent."""
+    """Return a metric as text: an accuracy in percent, others with four digits."""
     return f"{value:.1%}" if name.endswith("accuracy") else f"{value:.4g}"
 
 
 def format_spent(record: RoundRecord, job: Job) -> str:
-    """Format the epsilon spent so far and the budget."""
+    """Return the epsilon spent up to a round and the budget as text; `none` if no epsilon is proved."""
     return "none" if record.epsilon is None else f"{record.epsilon:.2f} of {job.design.epsilon:g}"
 
 
 def describe_dropouts(record: RoundRecord) -> str:
-    """Return the number of dropouts of a round, in all and by stage."""
+    """Return as text the number of dropouts of a round, in all and by stage."""
     counts = {stage: len(clients) for stage, clients in record.dropped.items()}
     listed = ", ".join(f"{split_words(stage)} {count}" for stage, count in counts.items())
     return f"{sum(counts.values())} of {len(record.clients)}" + (f": {listed}" if listed else "")
 
 
 def describe_stages(record: RoundRecord) -> str:
-    """Return the seconds of the six longest stages of a round."""
+    """Return as text the seconds of the six longest stages of a round."""
     longest = sorted(record.stages.items(), key=lambda stage: -stage[1])[:6]
     return "last round: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in longest)
 
@@ -264,13 +263,13 @@ def summary_table(facts: RunFacts, result: Outcome) -> Table:
 
 
 def forecast_table(job: Job, simulation: Simulation, forecast: dict[str, float | int | str | None]) -> Table:
-    """Return a table with the plan and the expected costs of a run."""
+    """Return a table of `forecast`: the plan of a run, and the expected bytes and seconds of a round."""
     rows = {name.replace("_", " "): format_forecast(name, value) for name, value in forecast.items()}
     return facts_table(rows, describe_run(job, simulation.fidelity, simulation.where))
 
 
 def format_forecast(name: str, value: float | str | None) -> str:
-    """Format an expected value.
+    """Return a value of a forecast as text: bytes and integers without decimals, `none` if it is missing.
 
     >>> format_forecast("bytes_up", 20833.42), format_forecast("epsilon", 5.99999999), format_forecast("sigma", None)
     ('20,833', '6', 'none')

@@ -41,8 +41,8 @@ def assist(
 ) -> None:
     """Help to open the sums of assisted rounds.
 
-    A helper sees no update and needs no data. Together with the server, more than f helpers could see single updates:
-    run it where the server's operator has no access.
+    A helper sees no update and needs no data. But more than f helpers (protocol.options.faulty) that collude with the
+    server could see single updates: run a helper where the server's operator has no access.
     """
     from dordis.cli.commands.join import stay_until_stopped
     from dordis.network.helper_setup import create_assistant

@@ -1,4 +1,4 @@
-"""An audit: an attack on whole rounds with dropout, colluders and canaries, and a test of the noise."""
+"""Audit the privacy of simulated rounds: attack them with canaries and colluders, and test their noise."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -94,7 +94,7 @@ def audit(
 
 
 def _describe_audit(result: "Audit") -> dict[str, str]:
-    """Return the measurements and the findings, by name."""
+    """Return the rows of the printed table by name: measured noise, epsilon claimed and shown, findings."""
     guessed, noise, hidden = result.canaries, result.noise, result.hidden
     return {
         "noise in the sum": f"{noise.ratio:.3f} of the variance that the rounds state ({noise.samples} samples; "

@@ -1,4 +1,4 @@
-"""One private round from the inside: what each party sees, and what it costs."""
+"""Simulate one private round, and show what the server sees of it, the private mean, and the costs."""
 
 import time
 from typing import Annotated
@@ -9,7 +9,7 @@ from dordis.cli.options import Json
 from dordis.cli.output import print_result, show_progress
 
 COORDINATES = 4
-"""Coordinates that are printed."""
+"""Number of coordinates of each vector that are printed."""
 
 
 def demo(

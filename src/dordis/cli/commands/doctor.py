@@ -28,16 +28,16 @@ NEEDED = (
     "aiohttp",
 )
 OPTIONAL = {"torch": "torch", "flwr": "flower", "ray": "ray"}
-"""Packages of the extras that people ask for, and the extra of each."""
+"""Optional packages that are reported, and the extra of dordis that installs each."""
 COORDINATES = 1 << 20
 REPEATS = 5
 KNOWN = [-8, -4, 12, -2]
-"""The first noise samples of the seed 0, 1, .. 31 at variance 100, which are the same on every machine."""
+"""The first noise samples at variance 100 from the seed of the bytes 0, 1, .. 31: the same on every machine."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One checked item; `ok` is None if the item is only reported."""
+    """One line of the output of `dordis doctor`; `ok` is None if `value` is reported and not checked."""
 
     what: str
     value: str
@@ -64,7 +64,7 @@ def doctor(as_json: JsonArray = False) -> None:
 
 
 def check_system() -> list[Finding]:
-    """Report the interpreter and the machine."""
+    """Return the version of Python, and the operating system, processor type and number of cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return [
         Finding("Python", platform.python_version(), True),
@@ -112,7 +112,7 @@ def check_kernels() -> list[Finding]:
 
 
 def measure_speed() -> list[Finding]:
-    """Measure the operations that dominate a round."""
+    """Return the speed of the operations that dominate a round: masks, noise, key agreement, signatures."""
     import secrets
     from fractions import Fraction
 
@@ -139,7 +139,7 @@ def measure_speed() -> list[Finding]:
 
 
 def _best_time(work: Callable[[], object]) -> float:
-    """Return the shortest of several runs, in CPU seconds of this thread."""
+    """Call `work` several times; return the CPU seconds of the fastest call, in this thread."""
     times = []
     for _ in range(REPEATS):
         started = time.thread_time()
@@ -149,7 +149,7 @@ def _best_time(work: Callable[[], object]) -> float:
 
 
 def check_disk() -> Finding:
-    """Check that records can be written durably in the current directory."""
+    """Check that files can be written durably in the current directory, and report the time of one write."""
     import tempfile
 
     from dordis import durable_files

@@ -1,4 +1,4 @@
-"""Explain in words what a receipt contains and proves."""
+"""Verify a receipt, and explain in words what it contains and proves."""
 
 from pathlib import Path
 from typing import Annotated

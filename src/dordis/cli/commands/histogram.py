@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from dordis.apps.analytics import PrivateHistogram
 
 BAR_WIDTH = 24
-"""Characters of the longest bar."""
+"""Length of the longest bar, in characters."""
 
 MOST_BINS = 200
 FULLEST = 40
-"""Up to MOST_BINS bins are all printed; of more, only the FULLEST ones."""
+"""A histogram of more than MOST_BINS bins is printed with the FULLEST bins of the largest counts only."""
 
 
 def histogram(
@@ -82,7 +82,10 @@ def histogram(
 
 
 def _histogram_table(name: str, result: "PrivateHistogram") -> "Table":
-    """Return each count with the 95 % range of its noise and a bar; of very many bins only the fullest."""
+    """Return a table of the bins: count, 95 % range of its noise, share, and a bar.
+
+    Of more than MOST_BINS bins, only the FULLEST with the largest counts are listed.
+    """
     import numpy as np
     from rich.table import Column
 
@@ -100,7 +103,7 @@ def _histogram_table(name: str, result: "PrivateHistogram") -> "Table":
 
 
 def _bin_labels(result: "PrivateHistogram", bins: Iterable[int]) -> list[str]:
-    """Name bins by their ends, with enough digits that the two ends of a bin differ."""
+    """Return labels of these bins: the two ends of each, with enough digits that they differ."""
     import numpy as np
 
     ends = np.hstack((-np.inf, result.edges, np.inf))
@@ -118,7 +121,7 @@ def _bin_labels(result: "PrivateHistogram", bins: Iterable[int]) -> list[str]:
 
 
 def draw_bar(part: float) -> str:
-    """Draw a bar for a part of the longest one, to an eighth of a character.
+    """Return a bar whose length is the fraction `part` of BAR_WIDTH, to an eighth of a character.
 
     >>> draw_bar(1 / 48)
     '▌'

@@ -114,7 +114,7 @@ def join(
 
 
 def find_configs(config: Path | None, *, follow: bool) -> list[Path | None]:
-    """Return the configurations that the owner agrees to: one, or with --follow those of a folder."""
+    """Return the paths of the configurations that the owner agrees to: one, or with --follow all in a folder."""
     if config is None or not config.is_dir():
         return [config]
     found: list[Path | None] = [*sorted(config.glob("*.toml"))]
@@ -124,7 +124,10 @@ def find_configs(config: Path | None, *, follow: bool) -> list[Path | None]:
 
 
 async def stay_until_stopped(joined: "Participant | Visitor", *, once: bool, follow: bool) -> bool:
-    """Take part until the end and return True, or until SIGTERM and return False; reload the certificate at SIGHUP."""
+    """Take part until the run is over and return True, or until SIGTERM and return False.
+
+    SIGHUP reloads the client's certificate.
+    """
     loop, staying, stopped = asyncio.get_running_loop(), asyncio.ensure_future(joined.stay(once, follow)), False
 
     def stop() -> None:
@@ -149,7 +152,7 @@ def log_status(status: "ClientStatus") -> None:
 
 
 def print_check(found: "ClientCheck", agreed: float | None, status: "ClientStatus", *, as_json: bool) -> None:
-    """Print the description of the data, whether the agreed time of training is enough, and earlier failures."""
+    """Print the description of the data, whether `agreed` seconds are enough to train, and earlier failures."""
     if as_json:
         import msgspec
 

@@ -52,7 +52,8 @@ def request_certificate(
 ) -> None:
     """Create keys, and a request to have them approved.
 
-    The key file stays here. The request is public: send it to the authority, and read them its fingerprint.
+    The key file stays here. The request is public: send it to the holder of the authority, to whom you read out its
+    fingerprint.
     """
     from dordis.identity.authority import new_request
     from dordis.identity.certificates import check_name, new_tls_key
@@ -75,7 +76,7 @@ def approve_requests(
 ) -> None:
     """Approve requests, and issue certificates.
 
-    Compare the fingerprint with the one that the sender of the request sees: an approved sender is a member.
+    Have the sender of a request read out its fingerprint, and compare: approval makes the sender a member.
     """
     from dordis.durable_files import write_atomically
     from dordis.identity.authority import Authority

@@ -89,7 +89,7 @@ def _read_run_id(text: str | None) -> bytes | None:
 
 
 def _describe_adversary(summary: "LedgerSummary") -> str:
-    """Return against whom the epsilon holds: the weakest statement of the ledger's mechanisms."""
+    """Return in words against whom the epsilon holds; of several mechanisms, the weakest guarantee counts."""
     from dordis.privacy import mechanisms
     from dordis.privacy.mechanisms.mechanism import NoiseFrom
 
@@ -128,7 +128,7 @@ def _describe_summary(summary: "LedgerSummary", how: str) -> "Iterator[Table | s
 
 
 def _summary_fields(summary: "LedgerSummary") -> dict[str, object]:
-    """Return the JSON fields; an infinite epsilon is null."""
+    """Return the summary of a ledger as JSON fields; an infinite epsilon is None."""
     clients = {str(u): finite(spent) for u, spent in summary.clients.items()}
     stated = {
         "epsilon": finite(summary.stated.epsilon),

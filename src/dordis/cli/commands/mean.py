@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from dordis.apps.analytics.queries import PrivateAnswer
 
 Z_95 = 1.96
-"""Standard deviations that contain the noise with 95 % probability."""
+"""The noise lies within this many standard deviations of zero with a probability of 95 %."""
 
 MOST_DIGITS = 9
-"""Largest number of digits before or after the decimal point; numbers with more are written in powers of ten."""
+"""Largest number of digits before or after the decimal point; numbers with more are printed as 1.2e+10."""
 
 
 def mean(
@@ -69,12 +69,15 @@ def mean(
 
 
 def describe_task(clients: int, fidelity: str) -> str:
-    """Return the line that is shown while a query runs."""
+    """Return the line that is shown while a private statistic is computed."""
     return f"one round of {clients:,} clients, {fidelity} fidelity"
 
 
 def read_bounds(texts: Sequence[str], columns: int) -> list[list[float]] | None:
-    """Read the options LOW,HIGH: one for all columns, one per column, or none."""
+    """Return the bounds in the options LOW,HIGH, a pair for each column; None if not given.
+
+    There may be one option for all columns, or one per column.
+    """
     if not texts:
         return None
     pairs = [read_numbers(text, "--bounds") for text in texts]
@@ -93,7 +96,7 @@ def read_numbers(text: str, option: str) -> list[float]:
 
 
 def _mean_table(names: Sequence[str], result: "PrivateMean") -> "Table":
-    """Return each mean with the 95 % range of its noise."""
+    """Return a table of the columns: mean, 95 % range of its noise, and the bounds to which values are clipped."""
     rows = (
         (name, *round_to_noise(mean, Z_95 * sigma), f"{low:g} .. {high:g}")
         for name, (mean, sigma, low, high) in zip(names, _figures(result), strict=True)
@@ -114,11 +117,11 @@ def round_to_noise(value: float, within: float) -> tuple[str, str]:
     digits = max(0, 1 - math.floor(math.log10(within)))
     if digits > MOST_DIGITS or within >= 10**MOST_DIGITS:
         return f"{value:.6g}", f"{within:.2g}"
-    return f"{round(value, digits) + 0.0:.{digits}f}", f"{within:.{digits}f}"  # + 0 makes -0 to 0
+    return f"{round(value, digits) + 0.0:.{digits}f}", f"{within:.{digits}f}"  # + 0 turns -0 into 0
 
 
 def describe_answer(result: "PrivateAnswer", skipped: int) -> Iterator[str]:
-    """Yield lines about an answer: what is proved, for whom, against whom; simulation; skipped rows."""
+    """Yield lines about a private statistic: epsilon, clients, terms of the guarantee, check, skipped rows."""
     spent = f"epsilon {result.epsilon:.4g}, delta {result.delta:.3g}"
     if result.epsilon_for_bounds:
         spent += f"; finding the bounds alone would have cost epsilon {result.epsilon_for_bounds:.3g}"
@@ -146,7 +149,7 @@ def _mean_fields(names: Sequence[str], result: "PrivateMean") -> dict[str, objec
 
 
 def _figures(result: "PrivateMean") -> list[list[float]]:
-    """Return mean, sigma and bounds of each column."""
+    """Return for each column its mean, the standard deviation of the noise on it, and its low and high bound."""
     import numpy as np
 
     figures: list[list[float]] = np.array((result.mean, result.sigma, *result.bounds)).T.tolist()

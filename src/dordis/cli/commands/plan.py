@@ -160,7 +160,7 @@ def _check_one_tolerance(dropout: float | None, tolerance: int | None) -> None:
 
 
 def _read_projection(text: str) -> str | int:
-    """Return the value of --projection: a number of coordinates or a word; `adaptive` is planned like `auto`."""
+    """Return the value of --projection: a number of coordinates, or one of `auto`, `adaptive` and `off`."""
     if text in (AUTO, "adaptive", "off"):
         return text
     if not text.isdecimal() or int(text) < 1:

@@ -1,4 +1,4 @@
-"""Time the stages of a configured run on small rounds of zeros, and write the fitted model of round times."""
+"""Time the stages of small rounds whose updates are zeros, and write the model of round times fitted to them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -57,7 +57,7 @@ def profile(
 
 
 def _time_stages(job: "SimulatedJob", hardware: "Hardware", console: "Console") -> "MeasuredProfile":
-    """Time the rounds, and show the current one on a terminal."""
+    """Return the profile of a job, measured in small rounds; a terminal shows which round is timed."""
     from dordis.simulation import profiling
 
     if not console.is_terminal:
@@ -91,7 +91,10 @@ def read_profile(path: Path) -> "MeasuredProfile":
 
 
 def _model_table(timed: "MeasuredProfile") -> "Table":
-    """Return the model tau = b1 d/m + b2 m + b3 of every stage, and how well it fits."""
+    """Return a table of the fitted coefficients b1, b2, b3 of every stage, and the error of the fit.
+
+    A stage takes b1 d/m + b2 m + b3 seconds for one chunk of an update of d coordinates in m chunks.
+    """
     setting = f"{timed.clients} clients, {timed.protocol}, {timed.mode}, {timed.noise}, {timed.bits} bits"
     rows = [
         (

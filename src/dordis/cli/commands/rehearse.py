@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """Runs on the same synthetic rows, with the noise of the configuration and without noise."""
+    """The results of two runs on the same synthetic rows: `private` with the configured noise, `clean` without."""
 
     private: "RunResult"
     clean: "RunResult"
@@ -33,7 +33,7 @@ def rehearse(
     """Run a job on synthetic rows.
 
     Rows are drawn from the ranges and categories of the table. The table itself is not read beyond its header, and
-    nothing is spent.
+    no epsilon is spent.
     """
     from dordis.config import reading
 
@@ -48,7 +48,7 @@ def rehearse(
 
 
 def run_rehearsal(settings: Any, folder: Path, each: int) -> Rehearsal:
-    """Run a configuration on synthetic rows in a folder, with and without noise."""
+    """Run a configuration with and without noise on `each` synthetic rows per client, written to `folder`."""
     import msgspec
 
     from dordis.apps.learning.settings import read_settings

@@ -146,7 +146,11 @@ def run(
 
 
 def confirm_prospects(plan: "Plan | None", *, yes: bool) -> str:
-    """Return the expected outcome of a plan in words; if it is hopeless, ask in a terminal, or raise unless `yes`."""
+    """Return in words what can be learnt under a plan.
+
+    If the plan is hopeless, ask the user whether to run it; raise HopelessPlan if they decline or there is no
+    terminal.  With `yes`, only print a warning.
+    """
     from dordis.privacy.advice import check_prospects, describe_prospects
 
     if plan is None:
@@ -164,7 +168,7 @@ def confirm_prospects(plan: "Plan | None", *, yes: bool) -> str:
 
 
 def find_newest_run(path: Path | None) -> Path | None:
-    """Return the path of a run, or that of the newest run in a folder of runs."""
+    """Return `path` if it is a run, or the newest run in it if it is a folder of runs."""
     from dordis.records.run_records import CONFIG
 
     if path is None or (path / CONFIG).is_file():
@@ -245,8 +249,8 @@ class Terminated(KeyboardInterrupt):
 def catch_signals() -> "Iterator[Callable[[], None]]":
     """Make SIGTERM end a run as Ctrl-C does, by KeyboardInterrupt.
 
-    Python ignores exceptions in finalisers and in callbacks of C code.  So call the yielded function after each round:
-    it raises again if there was a signal.
+    Python discards an exception that a signal raises in a finaliser or in a callback of C code.  So call the yielded
+    function after each round: if there was a signal, it raises KeyboardInterrupt again.
     """
     asked: KeyboardInterrupt | None = None
 
@@ -271,7 +275,7 @@ def catch_signals() -> "Iterator[Callable[[], None]]":
 
 
 def _describe_failure(under_way: "Run", error: RoundFailed) -> str:
-    """Return which round failed, how often, why, and what to do."""
+    """Return an error message: which round failed, how often, why, and what to do."""
     from dordis.runs.dropout_needs import describe_remedy
 
     federation = under_way.job.config.federation

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("dordis.network")
 
 ALERTS = "alerts.toml"
-"""File in a run's directory with the section [alerts] of its configuration, for --resume; mode 0600, never exported."""
+"""File in a run's directory with the section [alerts], which --resume reads; mode 0600, in no audit archive."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def alerts_file(config: Path | None, began: Path | None) -> Path | None:
 
 
 def start_alerts(command: str, identity: Path, under_way: "Run", held: ExitStack) -> "AlertCommand | None":
-    """Start the alerts of a run; None without a command."""
+    """Return the started alerts of a run, which `held` stops at its exit; None without a command."""
     from dordis.identity.keys import CERTIFICATE, read_certificates
     from dordis.network.population import NetworkPopulation
     from dordis.report.alert_command import AlertCommand
@@ -209,7 +209,7 @@ def _quoted(*words: object) -> Iterator[str]:
 
 
 def stop_reason(error: BaseException) -> str:
-    """Return the reason that clients are told if the server stops before the end; it contains no paths and no data.
+    """Return why the server stopped before the end of the run, as clients are told: without paths and data.
 
     >>> stop_reason(SystemExit(0))
     'its operator stopped it'
@@ -223,7 +223,7 @@ def stop_reason(error: BaseException) -> str:
 
 @contextmanager
 def reload_at_hangup(home: "NetworkPopulation", settings: "Config", read: "Callable[[], Config]") -> Iterator[None]:
-    """At SIGHUP, reload the certificate and those settings that may change during a run."""
+    """At SIGHUP, reload the server's certificate, `deployment.deadlines` and `deployment.balancers`."""
 
     def reload(*_: object) -> None:
         try:
@@ -244,7 +244,7 @@ def reload_at_hangup(home: "NetworkPopulation", settings: "Config", read: "Calla
 
 
 def ignored_changes(settings: "Config", fresh: "Config") -> list[str]:
-    """Return the changed settings that do not take effect during a run."""
+    """Return the dotted keys of the settings that differ in `fresh` and do not take effect during a run."""
     import msgspec
 
     now, then = (msgspec.to_builtins(config) for config in (fresh, settings))
@@ -261,7 +261,7 @@ def ignored_changes(settings: "Config", fresh: "Config") -> list[str]:
 
 
 def check_tries(tries: int, configured: int, *, resumed: bool) -> int:
-    """Return the tries of a failing round; raise InputError for a new run, or if they are fewer than configured."""
+    """Return `tries`, from the option --tries; raise InputError for a new run, or if it is below `configured`."""
     if not resumed:
         raise InputError("--tries is for --resume: for a new run set federation.tries in the configuration")
     if tries < configured:

@@ -57,7 +57,7 @@ def status(
 
 
 def list_missed_deadlines(runs: list[dict[str, Any]]) -> list[list[str]]:
-    """Return a row for each client that missed deadlines: run, id, number of rounds, and requests."""
+    """Return a row for each client that missed deadlines: run, id, number missed, and the number by request."""
     return [
         [
             run["name"],
@@ -71,7 +71,7 @@ def list_missed_deadlines(runs: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def find_runs(path: Path) -> list[Path]:
-    """Return directories of runs by age: the path itself, the runs below it, or the runs of a queue."""
+    """Return the directories of runs, the oldest first: `path` itself, or the runs in a folder and in its queue."""
     from dordis.records.queue import FILE, RunQueue
     from dordis.records.run_records import MANIFEST
 
@@ -84,7 +84,7 @@ def find_runs(path: Path) -> list[Path]:
 
 
 def read_queue(path: Path) -> dict[str, str]:
-    """Return the state of each configuration in a queue; empty if the folder is not a queue."""
+    """Return `waits`, `begun` or `done` for each queued configuration in a folder; empty if it has no queue."""
     from dordis.records.queue import FILE, RunQueue
 
     if not (path / FILE).exists():
@@ -94,7 +94,7 @@ def read_queue(path: Path) -> dict[str, str]:
 
 
 def read_run_status(path: Path) -> dict[str, Any]:
-    """Return the state of a run, from its files."""
+    """Return the state of a run as JSON fields, from its files: rounds, clients, epsilon."""
     from dordis.durable_files import lock_holder
     from dordis.records.run_records import read_connected
     from dordis.report.facts import read_facts
@@ -134,7 +134,7 @@ def _describe_end(facts: "RunFacts") -> str:
 
 
 def read_client_status(key: Path, state: Path | None) -> dict[str, Any]:
-    """Return the state of a client, from its certificate and its state directory."""
+    """Return the state of a client as JSON fields: rounds, epsilon, certificate, last training and error."""
     from dordis.identity.certificates import certified_client, days_left
     from dordis.identity.keys import CERTIFICATE, read_certificates
     from dordis.network.authentication import utc_now

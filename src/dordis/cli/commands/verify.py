@@ -55,7 +55,7 @@ def verify(
 
 
 def compare_kept(verified: "VerifiedRun", kept: Path) -> None:
-    """Raise HistoryContradicted if a run does not agree with the history that one of its clients stored."""
+    """Raise HistoryContradicted if the receipts of a run differ from those that one of its clients stored."""
     from dordis.owner.receipts import Shown, check_history, read_kept
 
     if kept.stem != verified.run.id.hex():
@@ -75,7 +75,10 @@ def read_receipt(path: Path) -> "Receipt":
 
 
 def read_registry(path: Path | None, authority: Path | None) -> "Registry | None":
-    """Return the given registry, either signed by an authority or as a run stores it; None if not given."""
+    """Return the registry in a file, checked against the authority's signature if a certificate is given.
+
+    None without a `path`.
+    """
     from dordis.identity.certificates import load_certificate
     from dordis.identity.registry import Registry
     from dordis.identity.signed_registry import SignedRegistry
