@@ -1,4 +1,4 @@
-"""The texts of the built-in configurations, in a module that imports little so that `dordis init` starts fast."""
+"""The built-in configurations as TOML texts; this module imports little, so that `dordis init` starts fast."""
 
 from importlib import resources
 

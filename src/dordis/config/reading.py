@@ -1,4 +1,4 @@
-"""Read a configuration from a preset, a TOML file and keys of the command line; every error is one line."""
+"""Read a configuration from a preset, a TOML file and `key=value` options; every error message is one line."""
 
 import difflib
 import re
@@ -17,7 +17,7 @@ from dordis.config.schema import Alerts, Config
 from dordis.errors import InputError
 
 ALERTS = "alerts"
-"""Section of a configuration file that configures the server's process and not the run."""
+"""Section of a configuration file with settings of the server's process, which are not part of the run."""
 
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>[^`]*)`(?: - at `\$\.?(?P<path>[^`]*)`)?")
 _PLACE = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
@@ -47,7 +47,7 @@ def read_config(path: Path | None = None, preset: str | None = None, keys: Seque
 
 
 def resolve_paths(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return settings whose relative paths, in the application's options and of a trace, are relative to `folder`."""
+    """Return settings in which paths of the application's options and of a dropout trace are relative to `folder`."""
     found = merge_settings({"app": {"folder": str(folder)}}, settings)
     trace = found.get("simulation", {}).get("dropout", {})
     if isinstance(trace, dict) and isinstance(trace.get("path"), str):
@@ -76,11 +76,11 @@ def _without_none(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 _KINDS = {"partition": "lda", "optimiser": "fedavg"}
-"""Default kinds of options of the built-in application."""
+"""Default `kind` of the tables among the options of the built-in application."""
 
 
 def add_default_kinds(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings with `kind` filled in where options of the built-in application, such as `partition`, lack it."""
+    """Return settings in which the tables `partition` and `optimiser` of the built-in application have a `kind`."""
     app = settings.get("app")
     if not isinstance(app, dict) or app.get("server") != Config().app.server or not isinstance(app["options"], dict):
         return settings
@@ -102,7 +102,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse_assignment(text: str) -> dict[str, Any]:
-    """Return the nested setting of a text `section.key=value`; a value that is not valid TOML is taken as a string.
+    """Return a text `section.key=value` as nested settings; a value that is not valid TOML is taken as a string.
 
     >>> parse_assignment("privacy.noise.kind=orig")
     {'privacy': {'noise': {'kind': 'orig'}}}
@@ -122,7 +122,7 @@ def parse_assignment(text: str) -> dict[str, Any]:
 
 
 def merge_settings(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Return `below` with the keys of `above` in their place; a table with another `kind` replaces the whole table."""
+    """Return `below` with the values of `above`, key by key; a table of another `kind` is replaced as a whole."""
     if "kind" in above and above["kind"] != below.get("kind"):
         return above
     result = dict(below)
@@ -142,7 +142,7 @@ def validate_settings(settings: dict[str, Any]) -> Config:
 
 
 def read_alerts(path: Path | None = None, keys: Sequence[str] = ()) -> Alerts:
-    """Return the section `alerts` of a configuration file and keys; only the server's process reads it."""
+    """Return the section `alerts` of a configuration file and of `key=value` options, for the server's process."""
     settings = {} if path is None else read_toml(path)
     for key in keys:
         settings = merge_settings(settings, parse_assignment(key))
@@ -163,7 +163,7 @@ def alerts_to_toml(alerts: Alerts) -> str:
 
 
 def explain_error(error: str, section: str = "", kind: type | None = None) -> str:
-    """Return msgspec's error as a message that names the wrong key and the most similar valid one.
+    """Return an error message of msgspec in words that name the wrong key, and the most similar valid key.
 
     By default the error is about a whole `Config`; with `section` and `kind`, about that section of this type.
     """
@@ -193,7 +193,7 @@ def section_keys(path: str) -> list[str]:
 
 
 def _describe_choices(path: str, error: str) -> str:
-    """Return the valid values of the key at a dotted `path`, as the end of an error message; empty if any may do."""
+    """Return the end of an error message: the valid values of the key at a dotted `path`; empty if not a choice."""
     if not error.startswith("Invalid"):
         return ""
     kinds: list[Any] = [msgspec.inspect.type_info(Config)]

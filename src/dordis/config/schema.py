@@ -1,6 +1,6 @@
 """The schema of the configuration: all settings of a run and their defaults.
 
-Privacy and performance are separate sections: nothing under `performance` changes a guarantee.
+Privacy and performance are separate sections: no setting under `performance` changes a privacy guarantee.
 """
 
 import os
@@ -19,27 +19,30 @@ Above = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A part of the configuration; a key that it does not know is an error."""
+    """A section of the configuration; a key that the section does not define is an error."""
 
 
 class App(Section, frozen=True):
-    """The application: two classes by name, `package.module:Class`, and their options."""
+    """The application that computes updates and uses their aggregates: two classes, and their options."""
 
     server: str = "dordis.apps.learning:Server"
-    """Class of the server's side, an `AppServer`."""
+    """Class of the server's side, a subclass of `AppServer`, as `package.module:Class`."""
     client: str = "dordis.apps.learning:Client"
-    """Class of the client's side, an `AppClient`."""
+    """Class of the client's side, a subclass of `AppClient`, as `package.module:Class`."""
     options: dict[str, Any] = {}
     """Options of both classes; those of federated learning are listed below."""
     folder: str = ""
-    """Folder that paths in the options are relative to; the folder of the configuration if empty."""
+    """Folder to which paths in the options are relative; if empty, the folder of the configuration file."""
 
 
 class Closing(Section, frozen=True):
-    """When an assisted round closes: at a number of contributions, or after a time."""
+    """When a round of the protocol `assisted` accepts no more contributions.
+
+    n_max is `per_round`, and n_min is n_max less `protocol.tolerance`, or half of n_max if that is not set.
+    """
 
     clients: Positive | None = None
-    """Number of contributions at which a round closes, from n_min to n_max; by default n_max, which is `per_round`."""
+    """Number of contributions at which a round closes, from n_min to n_max; by default n_max."""
     seconds: Above = 3600.0
     """Seconds after which a deployed round closes, whatever the number of contributions."""
     extensions: Count = 0
@@ -50,137 +53,154 @@ class Federation(Section, frozen=True):
     """Clients, rounds and selection."""
 
     clients: Positive = 100
-    """Clients in all, N."""
+    """Number of all clients, N."""
     per_round: Positive = 50
-    """Clients of a round, n."""
+    """Number of clients in a round, n."""
     rounds: Positive = 20
-    """Rounds of the run, R."""
+    """Number of rounds of the run, R."""
     selection: Literal["balanced", "uniform", "vrf"] = "balanced"
-    """Selection of a round's clients: by a public permutation, by the server, or by verifiable random functions."""
+    """Selection of a round's clients: `balanced`, in turn by a public permutation, so that all clients take part about
+    equally often; `uniform`, at random by the server; `vrf`, by each client's verifiable random function."""
     arrival: Literal["invited", "open"] = "invited"
-    """`invited`: the server asks selected clients; `open`: any registered client may contribute, once a round.
+    """`invited`: the server asks the selected clients; `open`: any registered client may contribute, once a round.
 
-    With `open`, `selection` is not used, and only a protocol without a fixed list of clients, such as `assisted`,
-    supports it.  In an `assisted` round at most `per_round` clients contribute, and up to `protocol.tolerance` fewer.
+    `open` ignores `selection`, and needs a protocol without a fixed list of clients, such as `assisted`.  In an
+    `assisted` round at most `per_round` clients contribute, and up to `protocol.tolerance` fewer.
     """
     participations: Positive | None = None
-    """With `open` or `vrf`, the largest number of rounds in which one client takes part; clients enforce it.
+    """With `arrival` "open" or `selection` "vrf": participation cap, the largest number of rounds of one client.
 
-    By default it is the average number of rounds of a client, rounds * per_round / clients, rounded up.
+    Clients enforce it.  By default it is the average, rounds * per_round / clients, rounded up.
     """
     closing: Closing | msgspec.UnsetType = msgspec.UNSET
-    """With `assisted`, when a round closes; by default at `per_round` contributions or after an hour."""
+    """With the protocol `assisted`, when a round closes; by default at `per_round` contributions or after an hour."""
     tries: Positive = 5
-    """How often a failing round is tried, each time with newly selected clients."""
+    """Largest number of tries of a round, each with newly selected clients; if all fail, the run stops."""
 
 
 class Privacy(Section, frozen=True):
     """The guarantee, and the noise that gives it."""
 
     epsilon: Above = 6.0
-    """Budget of one client, or one record, over the whole run."""
+    """Privacy budget: the largest epsilon of one client, or with `unit` "record" of one record, over the run."""
     delta: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
-    """Chance with which the bound epsilon may fail; min{N^-1.1, 10^-5} if it is not given."""
+    """Probability with which the bound epsilon may fail; by default min{N^-1.1, 10^-5} for N clients."""
     clip: Above | Quantile = 1.0
-    """The largest norm of an update; or a quantile of the norms, which the bound follows from round to round."""
+    """Clip bound, the largest norm of an update; or a table that makes the bound follow a quantile of the norms."""
     mechanism: str | None = None
-    """`skellam`, `ddgauss` or `package.module:Class`; by default the mechanism of the noise strategy, or `skellam`."""
-    bits: Annotated[int, msgspec.Meta(ge=1, le=32)] | None = None
-    """Bits of a coordinate; by default the fewest that do no harm."""
-    projection: Positive | Literal["auto", "adaptive", "off"] = "auto"
-    """Number of coordinates into which an update is folded where noise dominates, or a rule for it.
+    """Encoding and noise law: `skellam`, `ddgauss` or `package.module:Class`.
 
-    `auto`: the least number that adds at most 2 % to the noise, if the application allows folding, as learning does;
-    `adaptive`: fewer still, estimated from the sums of earlier rounds; `off`: updates are not folded.
+    By default the mechanism of the noise strategy, or `skellam` if the strategy has none.
+    """
+    bits: Annotated[int, msgspec.Meta(ge=1, le=32)] | None = None
+    """Bits in which a coordinate of an encoded update is sent; by default the fewest without a loss of accuracy."""
+    projection: Positive | Literal["auto", "adaptive", "off"] = "auto"
+    """Number of coordinates to which an update is folded (compressed at random) where noise dominates, or a rule.
+
+    `auto`: the least number that adds at most 2 % to the noise, if the application allows folding, as the built-in one
+    does; `adaptive`: fewer still, estimated from the sums of earlier rounds; `off`: updates are not folded.
     """
     accounting: Literal["cap", "all-rounds", "paper"] = "cap"
     """Rounds that are charged to a client.
 
-    `cap`: those in which it takes part; `all-rounds`: all of the run; `paper`: all, by Renyi divergences.
+    `cap`: the rounds in which it takes part; `all-rounds`: all rounds of the run; `paper`: all rounds of the run, with
+    the paper's accounting by Renyi divergences.
     """
     headroom: Above = 4.0
-    """k: the ring holds sums of up to k standard deviations of a coordinate without overflow; the paper has 3."""
+    """Number k of standard deviations of a coordinate of the noisy sum that fit into the ring; 3 in the paper."""
     noise: AnyStrategy = XNoise()
-    """Strategy: how clients divide the noise, and what dropout does to it."""
+    """Noise strategy: how the noise is divided over the clients, and how dropout changes it."""
     unit: Literal["client", "record"] = "client"
-    """What is hidden: a client with all its data, or each single record of any client."""
+    """Unit of privacy: what epsilon protects, a client with all its data, or each single record of a client."""
     record: str = ""
-    """Column of ids: all rows of a client with the same id are one record.  If empty, each row is a record."""
+    """With `unit` "record": column of ids; rows of a client with the same id are one record.  If empty, each row is."""
     records: Count = 0
-    """With `unit` "record", a public number that no client's number of records exceeds."""
+    """With `unit` "record": public upper bound on the number of records of a client."""
     sampling: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
-    """Probability with which every round samples each record."""
+    """With `unit` "record": probability with which a round samples each record."""
 
 
 class Protocol(Section, frozen=True):
-    """The summing protocol."""
+    """The summing protocol, by which the server learns sums of updates."""
 
     use: str = "secagg"
-    """`secagg`, `secagg+`, `assisted`, `plaintext`, which protects nobody, or `package.module:NAME`."""
+    """The protocol: `secagg`, `secagg+`, `assisted`, `plaintext` (which protects nobody) or `package.module:NAME`."""
     mode: Literal["malicious", "semi-honest"] = "malicious"
-    """Server that the protocol withstands: one that may deviate, or one that follows the protocol."""
+    """Server that the protocol withstands: one that may deviate from it, or one that follows it and is curious."""
     suite: str = "default"
-    """`default` or `package.module:NAME`: the cryptographic primitives."""
+    """Cryptographic primitives: `default` or `package.module:NAME`."""
     options: dict[str, Any] = {}
-    """Settings of the protocol's own; for `assisted`: `helpers` (number or ids), `faulty`, `abort` and `no_base`."""
-    threshold: Positive | None = None
-    """t, the number of clients that must answer every stage; by default the least t with 2 t > n + T_C."""
-    tolerance: Count | None = None
-    """T, the number of dropouts in a round under which the noise is still enough; with more, the round fails."""
-    colluders: Count | None = None
-    """Clients of the whole registry that may collude with the server; 1 if it is not given.
+    """Settings of this protocol only.
 
-    With `federation.arrival = "open"` against a malicious server it must be given: the server decides whom to admit.
+    Those of `assisted`: `helpers`, their number m or their ids; `faulty`, the number f of helpers that may collude with
+    the server; `abort`: m may be below 3 f + 1, and then a single helper can stop a round; `no_base`: n_min may be
+    below n_max / 2, and then more than f colluding helpers could see an update without noise.
+    """
+    threshold: Positive | None = None
+    """Threshold t, the number of clients that must answer every stage.
+
+    By default the least t with 2 t > n + T_C, for n clients and at most T_C colluders in a round (see `colluders`).
+    """
+    tolerance: Count | None = None
+    """Tolerance T, the number of clients of a round that may drop out before their upload; with more, the round fails.
+
+    By default 0.8 (n - t); n / 10 with `secagg+`; n / 2 with `assisted`; n - t for the unit "record" with n <= 10.
+    """
+    colluders: Count | None = None
+    """Number of clients in the whole registry that may collude with the server; by default 1.
+
+    It is required with `federation.arrival = "open"` and a malicious server, which decides which clients it admits.
 
     T_C, the largest number of colluders in a round, is derived from it.  If public randomness selects clients (`vrf`,
-    or `balanced` with a beacon), T_C is a quantile that is exceeded with a probability of 2^-40, even if a malicious
-    server chooses the best of 2^64 draws.  Otherwise T_C is the number of all colluders: a malicious server can choose
-    a manifest whose permutation selects them together.
+    or `balanced` with a beacon), a round has more than T_C colluders with a probability of 2^-40 at most, even if a
+    malicious server chooses the best of 2^64 draws.  Otherwise T_C is the number of all colluders: a malicious server
+    can choose a manifest whose permutation selects all of them for one round.
     """
 
 
 class Performance(Section, frozen=True):
-    """Settings that change the speed of a run and nothing else."""
+    """Settings that change the speed of a run, and no privacy guarantee."""
 
     chunks: Positive | Literal["auto"] = 1
-    """Pieces of an update that are summed in a pipeline; `auto` finds the best number from the rounds' own timings."""
+    """Number of chunks of an update, which are summed in a pipeline; `auto` finds the fastest number during the run."""
 
     threads: Count = 0
-    """Threads in which a server removes masks, and clients of ideal rounds encode; 0: one for each core."""
+    """Threads of a server that removes masks, or of a simulation with ideal fidelity; 0: one for each core."""
 
     @property
     def cores(self) -> int:
-        """Return the number of threads."""
+        """Return the number of threads: `threads`, or the number of cores if it is 0."""
         return self.threads or os.cpu_count() or 1
 
     @property
     def fixed_chunks(self) -> int:
-        """Return the number of chunks of the first round: 1 for `auto`."""
+        """Return the number of chunks with which a run begins: `chunks`, or 1 for `auto`."""
         return 1 if self.chunks == "auto" else self.chunks
 
 
 class Deadlines(Section, frozen=True):
-    """Seconds after which a client that has not answered is dropped from the round, in all its chunks."""
+    """Deadlines of requests: a client that has not answered by then is a dropout of the whole round."""
 
     train: Above = 600.0
-    """Seconds for training: clients that are not ready by then are left out of the round."""
+    """Seconds for training if `train_seconds` is not set; otherwise training has `train_seconds` plus `stage`."""
     stage: Above = 60.0
-    """Seconds for every other request."""
+    """Seconds for every request other than training."""
     stages: dict[str, Above] = {}
-    """Seconds for single kinds of requests, by name, such as `CollectInput`; they replace `stage`."""
+    """Seconds for requests of some kinds, in place of `stage`, by the kind's name, such as `CollectInput`."""
     quantile: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = 0.95
-    """Learned deadlines: `factor` times this quantile of the answer times so far; not for training, nor for helpers.
+    """Learned deadlines: `factor` times this quantile of the answer times so far, for each kind of request.
 
-    They are never below `least` nor above `stage` (or `stages`), and so fixed if `least` equals `stage`.
+    They are at least `least` and at most `stage` (or `stages`), so they are fixed if `least` equals `stage`.  Deadlines
+    of training and of helpers are not learned.
     """
     factor: Annotated[float, msgspec.Meta(ge=1)] = 3.0
-    """Factor of learned deadlines."""
+    """Factor by which a learned deadline exceeds the quantile of the answer times."""
     least: Above = 5.0
-    """Shortest learned deadline."""
+    """Shortest learned deadline, in seconds."""
     header: Above = 0.002
-    """Seconds that a helper of an assisted round has to open boxes, beyond `stage`, for each of n_max clients."""
+    """With `assisted`: seconds per client of a round, added to `stage`, for a helper to open the clients' boxes."""
     masks: Above = 5.0
-    """Seconds that a helper has to reveal mask sums, beyond `stage`, for each 10^9 coordinates of masks in them."""
+    """With `assisted`: seconds per 10^9 coordinates of masks, added to `stage`, for a helper to reveal their sums."""
     grace: Annotated[float, msgspec.Meta(ge=0)] = 5.0
     """Seconds in which a client may reconnect after its connection broke."""
     retry: Annotated[float, msgspec.Meta(ge=0)] = 2.0
@@ -190,45 +210,47 @@ class Deadlines(Section, frozen=True):
 class Deployment(Section, frozen=True):
     """Where the server of a deployed run is, and how it treats clients; simulations ignore this section."""
 
-    host: str = "0.0.0.0"  # noqa: S104  a server is there for others
+    host: str = "0.0.0.0"  # noqa: S104  a server is for clients on other machines
     """Address at which the server listens."""
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8765
-    """Port at which the server listens; 0 takes a free one."""
+    """Port at which the server listens; 0: any free port."""
     login: Literal["mutual", "challenge"] = "mutual"
-    """How clients log in: `mutual`, by their TLS certificate, or `challenge`, by a signature (for load balancers)."""
+    """How clients log in: `mutual`, by their TLS certificate, or `challenge`, by a signature, for servers behind a load
+    balancer that ends TLS."""
     balancers: tuple[str, ...] = ()
-    """PEM files with the certificates of load balancers that end TLS; clients sign the certificate that they see."""
+    """PEM files with the certificates of load balancers that end TLS, for `login` "challenge"."""
     beacon: str = ""
-    """A file of published randomness, for selection `vrf`, for `secagg+`, and for the permutation of `balanced`."""
+    """File of published randomness; `vrf` and `secagg+` need it, and the permutation of `balanced` may depend on it."""
     train_seconds: Above | None = None
-    """Fixed seconds from `Train` to `Ready`, independent of the data; training that takes longer gives a zero update.
+    """Fixed seconds from the request to train to the client's answer, so that the time does not depend on the data.
 
-    Required in the malicious mode: `dordis join --check` measures training on a client's machine.
+    Training that takes longer gives a zero update.  Required in the malicious mode; `dordis join --check` measures the
+    training time on a client's machine.
     """
     trainings: Positive = 10
-    """Largest number of trainings of a client between two counted participations; more than `federation.tries`."""
+    """Largest number of trainings of a client between two counted participations; above `federation.tries`."""
     wait: Annotated[float, msgspec.Meta(ge=0)] = 60.0
-    """Seconds that the first round waits for all clients to connect; then `protocol.threshold` clients are enough."""
+    """Seconds that the first round waits until all clients are connected; then `protocol.threshold` of them suffice."""
     test: str | msgspec.UnsetType = msgspec.UNSET
-    """A public table at the server on which the built-in application measures its model; clients need no such file."""
+    """File of a public table, which only the server has, on which the built-in application measures its model."""
     poll: Above | msgspec.UnsetType = msgspec.UNSET
-    """With `assisted`, seconds between two visits of a client that waits for a task; 30 by default."""
+    """With `assisted`: seconds between two requests of a client for a round to contribute to; 30 by default."""
     runs_a_day: Positive = 20
     """Largest number of new runs that a client accepts within 24 hours.
 
-    A server that starts more may be searching for a run that selects its colluders together.
+    A server could start many runs to find one whose selection puts all its colluders into one round.
     """
     deadlines: Deadlines = Deadlines()
     """Deadlines of the clients' answers."""
 
 
 class RunConfig(Section, frozen=True):
-    """The settings of a run that do not depend on where its clients are."""
+    """The settings of a run, whether its clients are simulated or deployed."""
 
     name: str = "digits"
     """Name of the run: its records go to `<output>/<name>/<time>`."""
     output: str = "runs"
-    """Folder of all records."""
+    """Folder that contains the records of all runs."""
     app: App = App()
     federation: Federation = Federation()
     privacy: Privacy = Privacy()
@@ -238,7 +260,7 @@ class RunConfig(Section, frozen=True):
 
 
 class Alerts(Section, frozen=True):
-    """The operator's alerts: not a part of `Config`, so that no client, manifest or archive of a run contains them."""
+    """The operator's alerts.  Not a part of `Config`: no manifest, audit archive or client of a run gets them."""
 
     command: str = ""
     """A program and its arguments, run as `COMMAND KIND RUN TEXT` when a deployed run needs attention; empty: none."""
@@ -248,19 +270,19 @@ class Simulation(Section, frozen=True):
     """The simulation of clients: `seed` fixes data, selection and dropout; secrets come from the operating system."""
 
     fidelity: Literal["full", "ideal"] = "full"
-    """`full` sends every message of the protocol; `ideal` computes its result, with the same noise law."""
+    """`full` sends every message of the protocol; `ideal` computes the protocol's result, with the same noise law."""
     seed: Count = 0
-    """Seed of data, selection and dropout."""
+    """Seed from which data, initial model, selection and dropout are drawn."""
     dropout: DropoutModel = Rate(0.2)
-    """Model of dropout."""
+    """Dropout model: which clients drop out of a round, and at which stage."""
     engine: Literal["local", "ray"] = "local"
-    """Where clients compute: in this process, or in processes of a cluster of Ray."""
+    """Where clients compute: `local`, in this process; `ray`, in processes of a Ray cluster."""
     workers: Count = 0
-    """Processes of Ray that clients are spread over; 0: as many as the cluster has processors."""
+    """With `engine` "ray": number of processes over which clients are spread; 0: one per processor of the cluster."""
 
     @property
     def where(self) -> str:
-        """Describe where clients compute, from the settings."""
+        """Return in words where clients compute, from the settings alone."""
         return ONE_PROCESS if self.engine == "local" else "in processes of Ray"
 
 
