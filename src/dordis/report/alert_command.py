@@ -1,6 +1,7 @@
 """Alerts to an operator: a configured command is executed when a run needs attention; rounds never wait for it.
 
-The command is the setting `alerts.command`. It may contain an address or a password, so it is not stored in any record.
+The command is the setting `alerts.command`. It may contain an address or a password, so it is in no manifest, audit
+archive or message; only the private file `alerts.toml` in the run's directory has it.
 """
 
 import logging
@@ -23,13 +24,13 @@ log = logging.getLogger("dordis.network")
 
 DAY = 86400.0
 EXPIRY = timedelta(days=30)
-"""An alert is raised if the server's certificate expires within this time."""
+"""Time before the expiry of the server's certificate at which an alert is raised."""
 SECONDS = 60.0
-"""Seconds after which a command that has not ended is killed."""
+"""Seconds after which an alert command that is still running is killed."""
 
 
 class Kind(Enum):
-    """The kinds of alerts: the first argument of the command."""
+    """The kinds of alerts; the value of a kind is passed to the command as its argument KIND."""
 
     BUDGET = "budget"
     CERTIFICATE = "certificate"
@@ -39,10 +40,10 @@ class Kind(Enum):
 
 
 class AlertCommand:
-    """Execute a command with the kind of alert, the name of the run and a sentence, at most once a day for each kind.
+    """Executes the alert command `COMMAND KIND RUN TEXT`, at most once a day for each kind of alert.
 
-    `expires` is the time at which the server's certificate expires.  `refusals` returns the clients that refused the
-    latest attempt.  `clock` returns seconds, `now` the date.
+    `run` is the name of the run, `expires` the time at which the server's certificate expires.  `refusals` returns the
+    clients that refused the latest attempt of a round.  `clock` returns seconds, `now` date and time.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class AlertCommand:
         self._lock = threading.Lock()
 
     def watch(self, event: WatchEvent) -> None:
-        """Raise alerts that follow from an event of the run: impossible sums and refusals."""
+        """Raise alerts if the event is a failed attempt of a round: for an impossible sum, and for refusing clients."""
         if not isinstance(event, AttemptFailed):
             return
         if event.survivors:
@@ -73,7 +74,7 @@ class AlertCommand:
             self.alert(Kind.REFUSED, f"clients {', '.join(map(str, refused))} refused round index {event.index}")
 
     def finish_round(self, record: RoundRecord) -> None:
-        """Raise alerts that follow from a finished round: the spent budget and refusals."""
+        """Raise alerts after a finished round: if most of the budget is spent, and if clients refused the round."""
         self._last_round = self._clock()
         if record.epsilon is not None and self._budget and record.epsilon >= BUDGET_WARNING * self._budget:
             spent = f"{format_number(record.epsilon)} of {format_number(self._budget)}"
@@ -89,7 +90,7 @@ class AlertCommand:
             self.alert(Kind.CERTIFICATE, f"the server's certificate expires on {self._expires:%Y-%m-%d}")
 
     def start(self, every: float = 60.0) -> None:
-        """Start a thread that checks the clock."""
+        """Start a thread that calls `check_time` every so many seconds."""
 
         def look() -> None:
             self.check_time()
@@ -99,11 +100,11 @@ class AlertCommand:
         threading.Thread(target=look, name="dordis alerts", daemon=True).start()
 
     def stop(self) -> None:
-        """Stop the thread that checks the clock."""
+        """Stop the thread that `start` started."""
         self._stopped.set()
 
     def alert(self, kind: Kind, text: str) -> None:
-        """Run the command in a thread of its own, unless the same kind was raised within a day."""
+        """Log an alert and run the command for it in a new thread, unless one of this kind was raised within a day."""
         with self._lock:
             before, now = self._raised.get(kind), self._clock()
             if before is not None and now - before < DAY:
@@ -121,7 +122,7 @@ class AlertCommand:
 
 
 def split_command(command: str) -> list[str]:
-    """Return the words of a command; no shell interprets them.
+    """Return the program and the arguments in a command; no shell interprets them.
 
     >>> split_command("mail -s dordis ops@example.org")
     ['mail', '-s', 'dordis', 'ops@example.org']

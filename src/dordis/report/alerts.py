@@ -1,4 +1,4 @@
-"""Alerts: facts about a run that a reader must see first, worst first."""
+"""Alerts of a report: facts about a run that a reader must see first, the most severe first."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -22,14 +22,14 @@ class Level(Enum):
 
 @dataclass(frozen=True)
 class Alert:
-    """A sentence shown above all numbers."""
+    """A sentence at the top of a report, with its severity."""
 
     level: Level
     text: str
 
 
 def find_alerts(facts: RunFacts) -> tuple[Alert, ...]:
-    """Return the alerts of a run."""
+    """Return the alerts of a run, the most severe first."""
     return (
         *(Alert(Level.BAD, text) for text in _bad(facts)),
         *(Alert(Level.WARNING, text) for text in _warnings(facts)),
@@ -38,7 +38,7 @@ def find_alerts(facts: RunFacts) -> tuple[Alert, ...]:
 
 
 def find_common_alerts(all_facts: Sequence[RunFacts]) -> tuple[Alert, ...]:
-    """Return the alerts of several runs, each once, with the runs that it concerns."""
+    """Return the alerts of several runs, without notes; equal alerts are merged, with the labels of their runs."""
     runs: dict[Alert, list[str]] = {}
     for facts in all_facts:
         for alert in find_alerts(facts):

@@ -1,7 +1,7 @@
 """The audit archive of a run: one file with its evidence, and a page that says what to check and what that proves.
 
-The same files always give the same archive: members are sorted, stored without compression and without times, and
-`contents.json` has their hashes.  So every altered byte is detected, in the members and between them.
+The same files always give the same bytes of the archive: files are sorted and stored without compression and times.
+`contents.json` has their hashes.  So every altered byte of the archive is detected, in its files and between them.
 """
 
 import hashlib
@@ -83,7 +83,7 @@ def verify_archive(path: Path, registry: Registry | None = None) -> VerifiedRun:
 
 
 def read_archive(path: Path) -> dict[str, bytes]:
-    """Return the members of an archive; raise LedgerDamaged unless form and hashes are those that dordis writes."""
+    """Return the files in an archive by name; raise LedgerDamaged unless dordis would write exactly these bytes."""
     try:
         if path.stat().st_size > LARGEST:
             raise InputError(f"the audit archive {path} has more than {LARGEST} bytes")
@@ -116,7 +116,7 @@ def _hash_members(members: Mapping[str, bytes]) -> bytes:
 
 
 def _name_altered(members: Mapping[str, bytes], stated: bytes) -> str:
-    """Return a sentence about the first member that differs from its hash in `contents.json`."""
+    """Return a clause that names the first file whose hash differs from the one in `contents.json`."""
     try:
         hashes = msgspec.json.decode(stated, type=dict[str, str])
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -127,7 +127,7 @@ def _name_altered(members: Mapping[str, bytes], stated: bytes) -> str:
 
 
 def pack_archive(members: Mapping[str, bytes]) -> bytes:
-    """Return the archive with these members as bytes; they depend on nothing else."""
+    """Return the bytes of the archive of these files, which depend on nothing else."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
         for name, data in sorted(members.items()):
@@ -138,7 +138,10 @@ def pack_archive(members: Mapping[str, bytes]) -> bytes:
 
 
 def read_evidence(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of a run that are evidence: no model, no secret, and of the checkpoint only its record."""
+    """Yield name and content of each file of a run that is evidence: no model and no secret.
+
+    Of the checkpoint, only its lines without the model are included.
+    """
     for name in _FILES:
         if (path / name).exists():
             yield name, (path / name).read_bytes()
@@ -155,7 +158,7 @@ def list_versions() -> dict[str, str]:
 
 
 def explain_receipt(verified: VerifiedReceipt, *, has_registry: bool) -> list[str]:
-    """Explain a verified receipt in sentences: its content, what it proves and what it does not."""
+    """Return sentences that explain a verified receipt: its content, what it proves and what it does not prove."""
     receipt, parameters = verified.receipt, verified.parameters
     least, most = (f(map(len, receipt.survivors)) for f in (min, max))
     survived = f"{least}" if least == most else f"{least} to {most}, by chunk,"

@@ -1,7 +1,7 @@
-"""Charts as plain data, and their drawing as SVG without scripts and fonts, with a style sheet for light and dark.
+"""Charts as plain data, drawn as SVG without scripts and fonts; the style sheet has light and dark colours.
 
-A value of None is a gap; colours follow the order of the series.  `draw_inline` is for a page with the style sheet
-`STYLE` and a heading, `draw_document` for a file.
+A value of None is a gap in a line; the order of the series decides their colours.  `draw_inline` draws for a page that
+has the style sheet `STYLE` and a heading, `draw_document` for a separate file.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True)
 class Mark:
-    """A horizontal line to compare with, such as a budget or a target."""
+    """A horizontal reference line in a chart, such as a budget or a target."""
 
     name: str
     level: float
@@ -36,7 +36,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Series(Generic[Item]):
-    """Values of one colour, with their name in the legend."""
+    """Values of a chart that are drawn in one colour; `name` is their name in the legend."""
 
     name: str
     values: tuple[Item, ...]
@@ -60,7 +60,7 @@ class _Chart(Generic[Item]):
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether there is nothing to draw."""
+        """Tell whether all series are empty."""
         return all(series.is_empty for series in self.series)
 
 
@@ -97,7 +97,8 @@ Chart = LineChart | BarChart | GanttChart
 WIDTH, HEIGHT = 480, 290
 LIGHT = ("#0b62b8", "#c2500a", "#007a5a", "#8b46b8", "#8f6400", "#b3325f", "#00728a", "#5c6470")
 DARK = ("#5aa9f5", "#f59155", "#3cc79c", "#c79bf0", "#dcb13e", "#f08bb0", "#4fc3dc", "#a8b0bc")
-"""Colours of the series: each has a contrast above 3, and most colour-blind readers can tell them apart."""
+"""Colours of the series on a light and a dark page: each has a contrast above 3, and most colour-blind readers can
+tell them apart."""
 PAPER = ("#ffffff", "#171b21")
 _DASHES = ("none", "7 3", "2 3", "9 3 2 3")
 _LETTER, _LINE = 7.0, 19  # approximate pixels of a letter, and from one line of text to the next
@@ -133,7 +134,7 @@ STYLE = f"""
 
 @dataclass(frozen=True)
 class _Frame:
-    """The plot area: its pixels, and the numbers at its edges."""
+    """The plot area: its edges in pixels, and the values `xs` and `ys` of the axes at these edges."""
 
     left: float
     top: float
@@ -152,7 +153,7 @@ class _Frame:
 
 
 def draw_inline(chart: Chart) -> str:
-    """Draw a chart for a page with `STYLE`, with a description in words; all texts are escaped.
+    """Return a chart as SVG for a page that has `STYLE`, with a description in words; all texts are escaped.
 
     >>> from dordis.report.charts import Series
     >>> "<circle" in draw_inline(LineChart("accuracy", "round", "", (Series("run", ((1, 0.5), (2, 0.75))),)))
@@ -163,7 +164,7 @@ def draw_inline(chart: Chart) -> str:
 
 
 def draw_document(chart: Chart) -> str:
-    """Draw a chart as a file of its own, with title and style."""
+    """Return a chart as the text of an SVG file, with title and style sheet."""
     body, height = _body(chart, _HEAD)
     box = f'viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" height="{height:.0f}"'
     paper = f'<rect width="{WIDTH}" height="{height:.0f}" fill="var(--paper)"/>'
@@ -172,7 +173,7 @@ def draw_document(chart: Chart) -> str:
 
 
 def escape_text(text: str) -> str:
-    """Escape text for HTML and XML, and replace characters that cannot be displayed.
+    """Return text escaped for HTML and XML, with a space for every character that cannot be displayed.
 
     >>> escape_text('<b onload="x">')
     '&lt;b onload=&quot;x&quot;&gt;'
@@ -181,12 +182,12 @@ def escape_text(text: str) -> str:
 
 
 def replace_control_characters(text: str) -> str:
-    """Replace every character that cannot be displayed by a space."""
+    """Return text with a space for every character that cannot be displayed."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def describe_chart(chart: Chart) -> str:
-    """Describe a chart in words, for readers who cannot see it."""
+    """Return a description of a chart in words, for readers who cannot see it."""
     match chart:
         case LineChart():
             lines = [(s.name, (points[0], points[-1])) for s in chart.series if (points := _without_gaps(s.values))]
@@ -209,7 +210,7 @@ def _svg(chart: Chart, box: str, body: Iterable[str], head: str = "") -> str:
 
 
 def _body(chart: Chart, head: int) -> tuple[list[str], float]:
-    """Draw the legend and the plot below `head` pixels; return them with the height of the whole chart."""
+    """Return the SVG elements of legend and plot, drawn below `head` pixels, and the height of the whole chart."""
     legend, top = _legend(chart, head + _TOP)
     match chart:
         case LineChart():
@@ -221,7 +222,7 @@ def _body(chart: Chart, head: int) -> tuple[list[str], float]:
 
 
 def _legend(chart: Chart, top: float) -> tuple[list[str], float]:
-    """Return the legend, and the top of the plot below it."""
+    """Return the SVG elements of the legend from `top` pixels on, and the pixels at which the plot begins."""
     if len(chart.series) + len(chart.marks) < 2:
         return [], top
     parts, x, y = [], 8.0, top + 8
@@ -264,7 +265,7 @@ def _lines(chart: LineChart, top: float) -> list[str]:
 
 
 def _without_gaps(points: Iterable[Point]) -> list[tuple[float, float]]:
-    """Return the points without gaps."""
+    """Return the points that have a value."""
     return [(x, y) for x, y in points if y is not None]
 
 
@@ -308,7 +309,7 @@ def _end(chart: GanttChart) -> float:
 
 
 def _frame(top: float, xs: tuple[float, float], ys: Sequence[float]) -> _Frame:
-    """Return the plot area, with room for the numbers of the axes; `ys` are the ticks."""
+    """Return the plot area below `top` pixels for the x range `xs`; the ticks `ys` decide the room for their labels."""
     low, high = xs if xs[0] < xs[1] else (xs[0] - 0.5, xs[1] + 0.5)
     left = 36 + _LETTER * max(len(format_tick(y)) for y in ys)
     return _Frame(left, top + 4, WIDTH - _RIGHT, HEIGHT + top - _TOP - 46, (low, high), (ys[0], ys[-1]))
@@ -328,7 +329,7 @@ def _y_axis(name: str, frame: _Frame) -> list[str]:
 
 
 def _x_axis(name: str, frame: _Frame, labels: Iterable[tuple[float, str]]) -> list[str]:
-    """Draw the axis, with labels at their numbers, and its name."""
+    """Return the SVG elements of the x axis: the line, labels at their x values, and the name of the axis."""
     axis = _rule("axis", frame.left, frame.right, frame.bottom, frame.bottom)
     texts = [_text(frame.x(value), frame.bottom + 19, label, "middle") for value, label in labels]
     return [axis, *texts, _text((frame.left + frame.right) / 2, frame.bottom + 38, name, "middle")]
@@ -342,7 +343,7 @@ def _x_numbers(name: str, frame: _Frame, *, whole: bool) -> list[str]:
 
 
 def _x_names(chart: BarChart, frame: _Frame) -> list[str]:
-    """Draw the axis with as many category names as fit."""
+    """Return the SVG elements of the x axis of a bar chart, with as many category names as fit."""
     count = max(1, len(chart.categories))
     room = (frame.right - frame.left) / count
     letters = max(4, int(room / _LETTER) - 1) if count <= 4 else max(map(len, chart.categories), default=0)
@@ -375,7 +376,7 @@ def _fill(place: int) -> str:
 
 
 def _stroke(place: int) -> str:
-    """Return the CSS class of a line; after the last colour, colours are reused with thin lines."""
+    """Return the CSS class of the line of a series; after the last colour, colours are reused with thin lines."""
     return f"line l{place % len(LIGHT)}" + (" thin" if place >= len(LIGHT) else "")
 
 

@@ -24,7 +24,7 @@ _CLOSE = 1e-9
 
 @dataclass(frozen=True)
 class LedgerCheck:
-    """The outcome of verifying a ledger: a summary, or the problem, or neither if there is no ledger."""
+    """The outcome of verifying a run's ledger: its summary, or the problem found; neither if there is no ledger."""
 
     summary: LedgerSummary | None = None
     problem: str = ""
@@ -50,21 +50,21 @@ class RunFacts:
 
     @property
     def exposure(self) -> str:
-        """Return a sentence if the server saw every update; else empty."""
+        """Return a warning if the protocol let the server see every update; otherwise empty."""
         if self.trust.hides_updates:
             return ""
         return f"The protocol '{self.run.manifest.protocol}' protects nobody: the server sees every update."
 
     @property
     def budget(self) -> float | None:
-        """Return the epsilon that the run was planned for."""
+        """Return the epsilon that the run was planned for; None if it has no budget."""
         return self.run.manifest.budget
 
     @property
     def stated_epsilon(self) -> StatedEpsilon | None:
-        """Return the stated epsilon and its basis (`ledger.stated_epsilon`).
+        """Return the epsilon that may be published, and why it is that one (`ledger.stated_epsilon`).
 
-        None if nothing is proved, or if the ledger does not verify.
+        None if the noise proves no epsilon, or if the ledger does not verify.
         """
         return None if self.ledger.summary is None else self.ledger.summary.stated
 
@@ -75,12 +75,12 @@ class RunFacts:
 
     @property
     def spent(self) -> float | None:
-        """Return the largest epsilon spent by a client, from the ledger."""
+        """Return the largest epsilon spent by a client, from the verified ledger; None if there is none."""
         return None if self.stated_epsilon is None else self.stated_epsilon.spent
 
     @property
     def reportable_rounds(self) -> tuple[RoundRecord, ...]:
-        """Return the records of the rounds, without their epsilon if none may be published."""
+        """Return the records of the rounds, without their epsilon if the run has no stated epsilon."""
         if self.stated_epsilon is not None:
             return self.run.rounds
         return tuple(msgspec.structs.replace(record, epsilon=None) for record in self.run.rounds)
@@ -97,7 +97,7 @@ class RunFacts:
 
     @property
     def ending(self) -> str:
-        """Describe how the run ended."""
+        """Return in words how the run ended, and after how many rounds."""
         result, done, planned = self.run.result, self.finished_rounds, self.run.manifest.rounds
         if result is None:
             return f"no result yet: under way, or stopped, after {done} of {planned} rounds"
@@ -126,32 +126,32 @@ class RunFacts:
 
     @property
     def dropout_rate(self) -> float | None:
-        """Return the mean share of a round's clients that dropped out."""
+        """Return the share of a round's clients that dropped out, averaged over rounds; None without rounds."""
         parts = [count_dropouts(record) / len(record.clients) for record in self.run.rounds]
         return sum(parts) / len(parts) if parts else None
 
     @property
     def lost_before_upload(self) -> tuple[int, ...]:
-        """Return |D| of each round, the clients lost before their upload: the largest over its chunks."""
+        """Return for each round the number of clients that dropped out before their upload, in its worst chunk."""
         return tuple(len(record.clients) - min(record.survivors, default=0) for record in self.run.rounds)
 
     @property
     def noise_ratios(self) -> tuple[float, ...]:
-        """Return the ratio of charged to target noise variance for every round with noise.
-
-        Empty for local noise, where the charged noise is that of one client and the target that of all.
-        """
+        """Return the ratio of charged to target noise variance for every round that has one (`noise_ratio`)."""
         return tuple(ratio for record in self.run.rounds if (ratio := self.noise_ratio(record)) is not None)
 
     def noise_ratio(self, record: RoundRecord) -> float | None:
-        """Return the ratio of charged to target noise variance in one round; None without such noise."""
+        """Return the ratio of charged to target noise variance in one round; None without noise.
+
+        Also None for the strategy `local`: there the charge is for one client's noise, the target is that of all.
+        """
         if self.trust.noise is NoiseFrom.CLIENT or record.charged is None or not record.wanted:
             return None
         return record.charged / record.wanted
 
     @property
     def rounds_short_of_noise(self) -> int:
-        """Return the number of rounds in which the clients' noise was below its target."""
+        """Return the number of rounds in which the charged noise of the clients was below its target."""
         return sum(r < 1 - _CLOSE for r in self.noise_ratios) if self.trust.noise is NoiseFrom.CLIENTS else 0
 
     @property
@@ -161,13 +161,13 @@ class RunFacts:
 
 
 def read_facts(paths: Sequence[Path]) -> tuple[RunFacts, ...]:
-    """Read runs, verify their ledgers, and give each run a unique label."""
+    """Return the facts of the runs in these directories, with verified ledgers and a unique label for each."""
     runs = [run_records.load_run(path) for path in paths]
     return tuple(RunFacts(run, label, check_ledger(run)) for run, label in zip(runs, label_runs(runs), strict=True))
 
 
 def check_ledger(run: StoredRun) -> LedgerCheck:
-    """Verify the ledger of a run against the other records of the run."""
+    """Verify the ledger of a run, also against the run's other records, and return the outcome."""
     try:
         return LedgerCheck(check_evidence(run))
     except LedgerDamaged as error:
@@ -180,14 +180,14 @@ def count_dropouts(record: RoundRecord) -> int:
 
 
 def odds_factor(epsilon: float) -> float:
-    """Return the factor e^epsilon."""
+    """Return e^epsilon, the factor by which a client changes the probability of an outcome at most."""
     return math.exp(epsilon) if epsilon < 700 else math.inf
 
 
 IGNORED = ("name", "output", "app.folder")
-"""Settings without influence on the results of a run."""
+"""Settings without influence on the results of a run, which labels and comparisons leave out."""
 MOST_IN_LABEL = 3
-"""Largest number of settings in a label; a table lists all."""
+"""Largest number of settings in the label of a run; the comparison table lists all."""
 
 
 def label_runs(runs: Sequence[StoredRun]) -> list[str]:
@@ -205,7 +205,7 @@ def label_runs(runs: Sequence[StoredRun]) -> list[str]:
 
 
 def differing_settings(runs: Sequence[StoredRun]) -> dict[str, tuple[str, ...]]:
-    """Return the settings that differ between runs, with the value of each run, "" if it has none."""
+    """Return the dotted keys of settings that differ between runs, each with its value in every run, "" if not set."""
     found = [dict(flatten_settings(_configuration(run))) for run in runs]
     keys = [key for key in dict.fromkeys(key for settings in found for key in settings) if key not in IGNORED]
     values = {key: tuple(settings.get(key, "") for settings in found) for key in keys}
@@ -213,7 +213,7 @@ def differing_settings(runs: Sequence[StoredRun]) -> dict[str, tuple[str, ...]]:
 
 
 def flatten_settings(settings: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:
-    """Return settings as pairs of dotted key and text.
+    """Return nested settings as pairs of dotted key and value, both as text.
 
     >>> flatten_settings({"privacy": {"epsilon": 6.0, "noise": {"kind": "orig"}}})
     [('privacy.epsilon', '6'), ('privacy.noise.kind', 'orig')]
@@ -236,7 +236,7 @@ def _configuration(run: StoredRun) -> dict[str, Any]:
 
 
 def _describe_settings(place: int, differing: Mapping[str, tuple[str, ...]]) -> str:
-    """Return, as text, the first settings of a run that at most half of the runs have in common."""
+    """Return as text up to MOST_IN_LABEL settings of the run at index `place` that at most half of the runs share."""
     kinds = [key.removesuffix("kind") for key in differing if key.endswith(".kind")]
     parts = [
         _format_setting(key, values[place])
@@ -248,7 +248,7 @@ def _describe_settings(place: int, differing: Mapping[str, tuple[str, ...]]) -> 
 
 
 def _format_setting(key: str, value: str) -> str:
-    """Return a setting as text: the last meaningful word of its key, and its value.
+    """Return a setting as text: the last part of its key other than `kind`, and its value without a module.
 
     >>> _format_setting("privacy.noise.kind", "orig"), _format_setting("app.server", "my.module:Server")
     ('noise orig', 'server Server')

@@ -1,4 +1,4 @@
-"""Charts of one run in detail, or of several runs side by side, by file name."""
+"""The charts of a report: of one run in detail, or of several runs side by side."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -10,7 +10,10 @@ from dordis.report.facts import RunFacts, count_dropouts
 from dordis.report.numbers import format_bytes, format_number
 
 MOST_BARS, MOST_LAYERS = 40, 8
-"""Largest numbers of bars and layers: more rounds are averaged in groups, and the smallest layers are merged."""
+"""Largest numbers of bars in a chart and of layers in a bar.
+
+More rounds than bars are averaged in groups; of more layers, the smallest ones are merged.
+"""
 ROUND = "round"
 TARGET = Mark("target", 1.0)
 _Measure = Callable[[RoundRecord], Value]
@@ -33,7 +36,7 @@ def draw_figures(all_facts: Sequence[RunFacts]) -> dict[str, Chart]:
 
 
 def metric_charts(all_facts: Sequence[RunFacts]) -> dict[str, LineChart]:
-    """Return a chart for every metric of the application."""
+    """Return a line chart over rounds for every metric of the application, by file name; one line per run."""
     names = dict.fromkeys(name for facts in all_facts for line in facts.run.metrics for name in line.values)
     charts = {}
     for place, name in enumerate(sorted(names, key=metric_order)):
@@ -46,7 +49,7 @@ def metric_charts(all_facts: Sequence[RunFacts]) -> dict[str, LineChart]:
 
 
 def epsilon_chart(all_facts: Sequence[RunFacts]) -> LineChart:
-    """Return the epsilon spent over rounds, with the budget."""
+    """Return a chart of the epsilon spent over rounds, with the budget as a reference line."""
     proved = [facts for facts in all_facts if facts.stated_epsilon is not None]
     budgets = {f"budget {format_number(facts.budget)}": facts.budget for facts in proved if facts.budget is not None}
     marks = tuple(Mark(name if len(budgets) > 1 else "budget", budget) for name, budget in budgets.items())
@@ -58,7 +61,7 @@ def epsilon_chart(all_facts: Sequence[RunFacts]) -> LineChart:
 
 
 def dropout_stages_chart(facts: RunFacts) -> BarChart:
-    """Return the dropouts of each round by stage."""
+    """Return a bar chart of the number of dropouts in each round, by stage."""
     T = facts.run.manifest.plan.tolerance
     names = dict.fromkeys(stage for record in facts.run.rounds for stage in record.dropped)
     order = facts.run.manifest.stages
@@ -70,7 +73,7 @@ def dropout_stages_chart(facts: RunFacts) -> BarChart:
 
 
 def dropout_chart(all_facts: Sequence[RunFacts]) -> LineChart:
-    """Return the share of dropouts over rounds."""
+    """Return a chart of the share of a round's clients that dropped out, over rounds; one line per run."""
     lines = tuple(
         _line(facts.label, facts, lambda record: count_dropouts(record) / len(record.clients)) for facts in all_facts
     )
@@ -79,7 +82,7 @@ def dropout_chart(all_facts: Sequence[RunFacts]) -> LineChart:
 
 
 def noise_chart(facts: RunFacts) -> LineChart:
-    """Return a chart of noise variances: the target, the noise left in the sum, and the charged noise."""
+    """Return a chart of noise variances over rounds: the target, the noise left in the sum, and the charged noise."""
     lines = (
         _line("wanted", facts, lambda record: record.wanted),
         _line("left in the sum", facts, lambda record: record.left),
@@ -90,7 +93,7 @@ def noise_chart(facts: RunFacts) -> LineChart:
 
 
 def noise_ratio_chart(facts: RunFacts) -> LineChart:
-    """Return the noise variances relative to their target."""
+    """Return a chart of the noise variance left in the sum and of the charged one, divided by their target."""
     lines = (
         _line("left in the sum", facts, lambda record: _divide(record.left, record.wanted)),
         _line("counted on", facts, lambda record: _divide(record.charged, record.wanted)),
@@ -100,7 +103,7 @@ def noise_ratio_chart(facts: RunFacts) -> LineChart:
 
 
 def noise_ratios_chart(all_facts: Sequence[RunFacts]) -> LineChart:
-    """Return a chart of the charged noise variance relative to its target, for every run."""
+    """Return a chart of the charged noise variance divided by its target, over rounds; one line per run."""
     lines = tuple(_line(facts.label, facts, facts.noise_ratio) for facts in all_facts)
     return LineChart("Noise that counts, over its target", ROUND, "ratio of variances", lines, marks=(TARGET,))
 
@@ -120,7 +123,7 @@ def clipping_charts(facts: RunFacts) -> dict[str, Chart]:
 
 
 def stage_seconds_chart(all_facts: Sequence[RunFacts]) -> BarChart:
-    """Return the seconds of each stage."""
+    """Return a bar chart of the seconds of each stage."""
     names = dict.fromkeys(stage for facts in all_facts for record in facts.run.rounds for stage in record.stages)
     note = "stages of several chunks may overlap; then a bar is longer than its round took"
     return _bars(
@@ -129,7 +132,7 @@ def stage_seconds_chart(all_facts: Sequence[RunFacts]) -> BarChart:
 
 
 def traffic_chart(all_facts: Sequence[RunFacts]) -> BarChart:
-    """Return the mean traffic per client."""
+    """Return a bar chart of the mean bytes that a client sends and receives in a round."""
     layers: dict[str, _Measure] = {
         "up": lambda record: bytes_per_client(record.up, record),
         "down": lambda record: bytes_per_client(record.down, record),
@@ -150,12 +153,12 @@ def metric_order(metric: str) -> bool:
 
 
 def bytes_per_client(total: int | None, record: RoundRecord) -> Value:
-    """Return the mean bytes per client of a round."""
+    """Return `total` bytes of a round divided by its number of clients; None if they were not counted."""
     return None if total is None else total / len(record.clients)
 
 
 def split_words(name: str) -> str:
-    """Split the name of a message into words.
+    """Return the name of a stage as words in lower case.
 
     >>> split_words("CollectInput"), split_words("use output")
     ('collect input', 'use output')
@@ -178,7 +181,10 @@ def _spent_on(stage: str) -> _Measure:
 def _bars(
     all_facts: Sequence[RunFacts], title: str, y: str, layers: Mapping[str, _Measure], **options: Any
 ) -> BarChart:
-    """Return a chart of mean values as bars: one for each run, or for each group of rounds of a single run."""
+    """Return a chart with a bar of mean values for each run or, of a single run, for each group of rounds.
+
+    `layers` gives the parts of a bar by name: functions that compute a value from the record of a round.
+    """
     several = len(all_facts) > 1
     bins = {facts.label: facts.run.rounds for facts in all_facts} if several else _group_rounds(all_facts[0].run.rounds)
     series = [
@@ -189,14 +195,14 @@ def _bars(
 
 
 def _group_rounds(rounds: Sequence[RoundRecord]) -> dict[str, Sequence[RoundRecord]]:
-    """Group rounds into at most MOST_BARS groups, by their numbers."""
+    """Return at most MOST_BARS groups of consecutive rounds, by a label such as `1–3` of their numbers."""
     width = -(-len(rounds) // MOST_BARS) or 1
     parts = [rounds[at : at + width] for at in range(0, len(rounds), width)]
     return {"–".join(map(str, dict.fromkeys((part[0].number, part[-1].number)))): part for part in parts}
 
 
 def _merge_layers(layers: Sequence[Series[Value]]) -> tuple[Series[Value], ...]:
-    """Return the largest layers in their order, and all others merged into one."""
+    """Return at most MOST_LAYERS layers in their order: the largest ones, and the sum of all others."""
     if len(layers) <= MOST_LAYERS:
         return tuple(layers)
     large = sorted(layers, key=lambda layer: -sum(value or 0.0 for value in layer.values))[: MOST_LAYERS - 1]
@@ -215,7 +221,7 @@ def _noise_note(facts: RunFacts) -> str:
 
 
 def _from_zero(lines: Sequence[Series[Point]]) -> bool:
-    """Tell whether the axis should start at zero: not if all values lie in a narrow band far from zero."""
+    """Tell whether the y axis should start at zero: not if the smallest value is above half of the largest."""
     values = [y for line in lines for _, y in line.values if y is not None]
     return not values or min(values) < 0.5 * max(values)
 

@@ -1,4 +1,4 @@
-"""Write a report: one page, and on demand its figures and tables as files."""
+"""Write the report of runs as one HTML page, and on demand its charts and tables as separate files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,15 +12,15 @@ from dordis.report.figures import draw_figures
 from dordis.report.page import GENERATOR, find_runs, render_overview, render_report
 
 REPORT, INDEX, FIGURES = "report.html", "index.html", "figures"
-_HEAD = 1000  # bytes; the mark of a report is among them
+_HEAD = 1000  # the first bytes of a report, which contain GENERATOR
 
 
 def write_report(runs: Sequence[Path], output: Path | None = None, *, with_figures: bool = False) -> Path:
-    """Write `report.html` and return its path.
+    """Write `report.html` about runs and return its path.
 
-    The report is written to `output`; by default to the run's directory, or for several runs to the current one.
-    `with_figures` also writes every chart as SVG and two tables as CSV into `figures`.  An existing file is replaced
-    only if it is a report.
+    It is written to the directory `output`; by default to the run's, or for several runs to the current one.
+    `with_figures` also writes every chart as SVG, and rounds and metrics as CSV, into the folder `figures` beside it.
+    An existing `report.html` is replaced only if it is a report of dordis.
     """
     if not runs:
         raise InputError("name at least one run")
@@ -41,7 +41,7 @@ def write_report(runs: Sequence[Path], output: Path | None = None, *, with_figur
 
 
 def write_overview(folder: Path, output: Path | None = None) -> Path:
-    """Write `index.html` about all runs in a folder, and return its path."""
+    """Write `index.html`, a list of all runs in a folder, to `output` or else to the folder, and return its path."""
     paths = find_runs(folder)
     if not paths:
         raise InputError(f"there is no run at {folder}, and none in it: dordis run makes one")
@@ -52,7 +52,7 @@ def write_overview(folder: Path, output: Path | None = None) -> Path:
 
 
 def check_replaceable(path: Path) -> None:
-    """Raise if a file exists that is not a report of dordis."""
+    """Raise InputError if there is a file at `path` that is not a report of dordis."""
     try:
         with path.open("rb") as file:
             is_report = GENERATOR in file.read(_HEAD)

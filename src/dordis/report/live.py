@@ -1,7 +1,7 @@
 """The state of a run under way, from its events and its records, as the live page and the metrics show it.
 
-Events come from the thread that runs the rounds; snapshots are taken by other threads.  After a restart the earlier
-rounds are read from the records.
+The thread that runs the rounds reports events; other threads take snapshots.  After a restart, the earlier rounds are
+read from the records.
 """
 
 import threading
@@ -30,15 +30,15 @@ from dordis.report.numbers import format_duration, format_number
 from dordis.rounds.watch import AttemptBegan, AttemptFailed, ClientAnswered, StageBegan, StageEnded, WatchEvent
 
 STUCK = 5.0
-"""Seconds after which a client that has not answered is named in a warning."""
+"""Seconds after which a stage warns about the clients that have not answered."""
 MOST_NAMED, MOST_ROUNDS, MOST_NOTES = 20, 12, 20
-"""Largest numbers of clients that are named, and of rounds and warnings that are listed; the report has all."""
+"""Largest numbers of clients that are named, of rounds, and of warnings and failed attempts that are listed."""
 BUDGET_WARNING = 0.8
-"""Part of the budget above which a warning is shown."""
+"""Share of the budget from which on the epsilon spent causes a warning."""
 
 
 class StageView(msgspec.Struct, frozen=True):
-    """A stage of the current round: clients that were asked, that have answered, and that the stage waits for."""
+    """A stage of the current round, with the numbers of clients that were asked and that have answered."""
 
     name: str
     state: str
@@ -47,15 +47,15 @@ class StageView(msgspec.Struct, frozen=True):
     asked: int
     answered: int
     missing: int
-    """Clients that did not answer before the stage ended."""
+    """Number of clients that had not answered when the stage ended."""
     waiting: tuple[int, ...]
-    """The first of the clients for which the stage waits."""
+    """Ids of the clients for which the stage waits, at most MOST_NAMED."""
     more: int
-    """Number of further clients for which the stage waits."""
+    """Number of clients for which the stage waits beyond those in `waiting`."""
 
 
 class RoundView(msgspec.Struct, frozen=True):
-    """A finished round, as a row."""
+    """A finished round, as a row of the live page's table."""
 
     number: int
     metrics: dict[str, float]
@@ -66,7 +66,7 @@ class RoundView(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """Everything that the page shows, at one moment."""
+    """The state of a run at one moment, as the live page and the metrics show it."""
 
     name: str
     run: str
@@ -78,12 +78,12 @@ class Snapshot(msgspec.Struct, frozen=True):
     finished: int
     stages: tuple[StageView, ...]
     connected: int | None
-    """Connected clients; None in a simulation."""
+    """Number of connected clients; None in a simulation."""
     members: int
     invited: int
     in_round: int
     dropped: dict[str, int]
-    """Dropouts of all finished rounds, by stage."""
+    """Number of dropouts in all finished rounds, by stage."""
     metrics: dict[str, float]
     epsilon: float | None
     budget: float | None
@@ -91,23 +91,23 @@ class Snapshot(msgspec.Struct, frozen=True):
     bytes_per_second: float | None
     evicted: tuple[int, ...]
     failures: tuple[str, ...]
-    """The last failed attempts, in words."""
+    """The last failed attempts of rounds, in words."""
     failed: int
-    """All failed attempts."""
+    """Number of all failed attempts of rounds."""
     warnings: tuple[str, ...]
     rounds: tuple[RoundView, ...]
 
 
 @dataclass
 class _Stage:
-    """A stage of the current attempt, over all its chunks."""
+    """A stage of the current attempt of a round, over all chunks of the update."""
 
     began: float
     ended: float | None = None
     asked: set[int] = field(default_factory=set)
     missing: set[int] = field(default_factory=set)
     waiting: Counter[int] = field(default_factory=Counter)
-    """For each client the number of chunks whose answers are missing."""
+    """For each client, the number of chunks for which its answer is missing."""
     open: int = 0
 
 
@@ -118,11 +118,11 @@ class _Totals:
     rounds: int = 0
     seconds: float = 0.0
     moved: int | None = None
-    """Bytes up and down, of the rounds that counted them."""
+    """Bytes sent and received by clients in rounds that counted them; None if no round did."""
     dropped: Counter[str] = field(default_factory=Counter)
 
     def add(self, record: RoundRecord) -> None:
-        """Add a finished round."""
+        """Add the record of a finished round to the totals."""
         self.rounds, self.seconds = self.rounds + 1, self.seconds + record.seconds
         if record.up is not None and record.down is not None:
             self.moved = (self.moved or 0) + record.up + record.down
@@ -130,10 +130,11 @@ class _Totals:
 
 
 class LiveRun:
-    """The state of a run during its execution: pass `watch` to the run, and call the other methods when rounds end.
+    """The state of a run during its execution.
 
-    `connected` returns the clients that are connected; None in a simulation.  `clock` counts seconds.  Memory does not
-    grow with the rounds: it has the last ones and totals, and charts are drawn from the records on disk.
+    Pass `watch` to the run as its observer; call `finish_round` after each round and `end` after the last one.
+    `connected` returns the connected clients and is None in a simulation; `clock` returns seconds.  Memory does not
+    grow with the rounds: only the last rounds and totals are stored, and charts are drawn from the records on disk.
     """
 
     def __init__(
@@ -158,12 +159,12 @@ class LiveRun:
         self._notes: list[str] = []
         self._status = "running"
         self.changes = 0
-        """Number of changes so far, by which readers notice that there is something new."""
+        """Number of changes of the state so far, by which a reader of the page notices a new one."""
 
     # Called by the run
 
     def watch(self, event: WatchEvent) -> None:
-        """Record an event of the run."""
+        """Update the state by an event of the run, such as the beginning of a stage or an answer."""
         with self._lock:
             self.changes += 1
             match event:
@@ -186,7 +187,7 @@ class LiveRun:
     def _begin(self, event: StageBegan) -> None:
         now = self._clock()
         for known in self._stages.values():
-            if not known.asked and known.ended is None:  # the server computed, and is done
+            if not known.asked and known.ended is None:  # a stage without requests, in which only the server computes
                 known.ended = now
         stage = self._stages.setdefault(event.stage, _Stage(now))
         stage.asked.update(event.clients)
@@ -209,7 +210,7 @@ class LiveRun:
             stage.ended = self._clock()
 
     def finish_round(self, record: RoundRecord, metrics: RoundMetrics) -> None:
-        """Record a finished round."""
+        """Add a finished round to the state."""
         with self._lock:
             self.changes += 1
             self._totals.add(record)
@@ -218,13 +219,13 @@ class LiveRun:
             self._evicted.update(record.evicted)
 
     def warn(self, text: str) -> None:
-        """Add a warning to the page."""
+        """Add a warning to the state; only the last MOST_NOTES are stored."""
         with self._lock:
             self.changes += 1
             self._notes = [*self._notes, text][-MOST_NOTES:]
 
     def end(self, status: str) -> None:
-        """Record how the run ended."""
+        """Set the status to how the run ended, and end all stages."""
         with self._lock:
             self.changes += 1
             self._status = status
@@ -235,11 +236,11 @@ class LiveRun:
 
     @property
     def finished(self) -> int:
-        """Return the number of finished rounds, predecessors included."""
+        """Return the number of finished rounds, including those of the run's predecessors."""
         return self._manifest.before + self._totals.rounds
 
     def charts(self) -> dict[str, Chart]:
-        """Return the charts of the report that can be drawn during a run, from its records on disk."""
+        """Return the charts of the live page by name, drawn from the run's records on disk."""
         stored = run_records.load_run(self._path)
         facts = RunFacts(stored, stored.manifest.name, LedgerCheck())
         budget = stored.manifest.budget

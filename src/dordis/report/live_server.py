@@ -22,11 +22,12 @@ from dordis.report.metrics import render_metrics
 from dordis.report.page import render_charts, render_live
 
 PAUSE, HEARTBEAT = 0.5, 2.0
-"""Seconds between two checks for changes, and after which the state is sent even without changes: ages grow."""
+"""Seconds between two checks for changes, and after which the state is sent even without a change, since it contains
+elapsed times."""
 MOST_READERS = 64
-"""Pages that are kept up to date at once."""
+"""Largest number of open pages that receive updates at the same time."""
 CHART_SHARE = 20
-"""Charts are drawn again after this multiple of the time that drawing takes."""
+"""Charts are drawn again at the earliest after this multiple of the time that the last drawing took."""
 HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
@@ -39,8 +40,8 @@ Result = TypeVar("Result")
 class LivePage:
     """Serve a run's state at `/`, `/events`, `/charts`, `/metrics`, `/healthz` and `/readyz`.
 
-    Without a `token` only requests from this machine, to a host name of this machine, are answered.  `is_ready` returns
-    the reason why no round can begin; empty if one can.
+    Without a `token` it listens on this machine only, and answers only requests whose host name is this machine.
+    `is_ready` returns the reason why no round can begin; empty if one can.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class LivePage:
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/{query}"
 
     def stop(self) -> None:
-        """Send the last state to all readers, and stop."""
+        """Send the final state to all open pages, and stop the server."""
         if self._thread.is_alive():
             self._perform(self._close())
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -106,7 +107,7 @@ class LivePage:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        """Refuse requests without the token; if there is none, refuse foreign host names (DNS rebinding)."""
+        """Refuse requests without the token; if no token is set, refuse foreign host names, against DNS rebinding."""
         if request.path not in ("/healthz", "/live.js"):
             check_access(request, self._token)
         response: web.StreamResponse = await handler(request)
@@ -122,7 +123,7 @@ class LivePage:
         return web.Response(text=script, content_type="text/javascript")
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        """Send the state whenever it has changed, and every HEARTBEAT seconds."""
+        """Send the state of the run as server-sent events: after each change, and every HEARTBEAT seconds."""
         if self._readers >= MOST_READERS:
             raise web.HTTPServiceUnavailable(text=f"{MOST_READERS} pages are open already: close one")
         response = web.StreamResponse(headers=HEADERS | {"Content-Type": "text/event-stream"})
@@ -141,13 +142,13 @@ class LivePage:
                     break
                 await asyncio.sleep(PAUSE)
         except (ConnectionError, asyncio.CancelledError):
-            pass  # the reader has left
+            pass  # the browser closed the connection
         finally:
             self._readers -= 1
         return response
 
     async def _draw(self, request: web.Request) -> web.Response:
-        """Return the charts, drawn anew if a round has finished and the last drawing is long enough ago."""
+        """Return the charts, drawn again if a round has finished since, and not too often (CHART_SHARE)."""
         finished, now = self._live.finished, self._clock()
         drawn, again, text = self._charts
         if drawn != finished and now >= again:
@@ -172,7 +173,7 @@ class LivePage:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a host is this machine.
+    """Tell whether a host is `localhost` or a loopback address.
 
     >>> is_loopback("localhost"), is_loopback("127.0.0.1"), is_loopback("0.0.0.0")
     (True, True, False)
@@ -184,7 +185,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_access(request: web.Request, token: str) -> None:
-    """Raise HTTP 403 unless a request has the token; without a token, unless its host name is this machine."""
+    """Raise HTTP 403 unless a request has the token or, if no token is set, is for a host name of this machine."""
     if token:
         bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
         given = request.query.get("token", bearer)

@@ -8,7 +8,7 @@ from dordis.report.live import Snapshot
 
 
 def render_metrics(snapshot: Snapshot) -> tuple[bytes, str]:
-    """Return the metrics of a run in the text format of Prometheus, and its content type."""
+    """Return the metrics of a run in the text format of Prometheus, and the content type of this format."""
     try:
         from prometheus_client import CollectorRegistry
         from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -25,7 +25,7 @@ def render_metrics(snapshot: Snapshot) -> tuple[bytes, str]:
 
 
 def collect(snapshot: Snapshot) -> Iterator[Any]:
-    """Yield the metrics of a snapshot; clients are not used as labels, so that the number of series stays small."""
+    """Yield the Prometheus metrics of a snapshot; no label names a client, so that the time series stay few."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     run = {"run": snapshot.name}

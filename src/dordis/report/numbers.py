@@ -1,4 +1,4 @@
-"""Numbers for people: round ticks, and values with few digits."""
+"""Numbers as text for people: ticks of an axis, and values with few digits."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ MISSING = "–"
 
 
 def choose_ticks(low: float, high: float, most: int = 6, *, whole: bool = False) -> tuple[float, ...]:
-    """Return about `most` round numbers that enclose low..high; integers only if `whole`.
+    """Return about `most` evenly spaced ticks, with few digits, that enclose low..high; integers only if `whole`.
 
     >>> choose_ticks(0, 9.3)
     (0.0, 2.0, 4.0, 6.0, 8.0, 10.0)
@@ -26,7 +26,7 @@ def choose_ticks(low: float, high: float, most: int = 6, *, whole: bool = False)
 
 
 def format_number(value: float | None, digits: int = 4) -> str:
-    """Format a number with this many significant digits.
+    """Return a number as text with this many significant digits; a dash for None.
 
     >>> format_number(5.98371), format_number(1234567.0), format_number(1e-5), format_number(None)
     ('5.984', '1,234,567', '1e-05', '–')
@@ -41,7 +41,7 @@ def format_number(value: float | None, digits: int = 4) -> str:
 
 
 def format_tick(value: float) -> str:
-    """Format the number of a tick.
+    """Return the number of a tick as text, with k for thousands and M for millions.
 
     >>> format_tick(2500000), format_tick(0.25), format_tick(20000)
     ('2.5M', '0.25', '20k')
@@ -52,7 +52,7 @@ def format_tick(value: float) -> str:
 
 
 def format_bytes(count: float | None) -> str:
-    """Format a number of bytes.
+    """Return a number of bytes as text in kB, MB and so on; a dash for None.
 
     >>> format_bytes(1536), format_bytes(2_500_000), format_bytes(None)
     ('1.54 kB', '2.5 MB', '–')
@@ -64,7 +64,7 @@ def format_bytes(count: float | None) -> str:
 
 
 def format_duration(seconds: float | None) -> str:
-    """Format a duration in seconds.
+    """Return a duration, given in seconds, as text; a dash for None.
 
     >>> format_duration(0.25), format_duration(75), format_duration(7384)
     ('0.25 s', '1 min 15 s', '2 h 3 min')
@@ -78,7 +78,7 @@ def format_duration(seconds: float | None) -> str:
 
 
 def format_percent(part: float | None) -> str:
-    """Format a share in percent.
+    """Return a share between 0 and 1 as text in percent; a dash for None.
 
     >>> format_percent(0.1234)
     '12.3 %'
@@ -87,7 +87,7 @@ def format_percent(part: float | None) -> str:
 
 
 def format_range(values: Sequence[float], digits: int = 4) -> str:
-    """Format the smallest and the largest value, or the common one.
+    """Return the range of values as text: the smallest and the largest, or one number if all are equal.
 
     >>> format_range([3, 13, 5]), format_range([1.0, 1.0]), format_range([])
     ('3 to 13', '1', '–')
@@ -97,7 +97,7 @@ def format_range(values: Sequence[float], digits: int = 4) -> str:
 
 
 def format_count(amount: int, what: str, plural: str = "") -> str:
-    """Format a count with its noun.
+    """Return a count with its noun in singular or plural.
 
     >>> format_count(1, "round"), format_count(3, "round")
     ('1 round', '3 rounds')

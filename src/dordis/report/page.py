@@ -34,7 +34,7 @@ from dordis.report.tables import (
 )
 
 GENERATOR = b'<meta name="generator" content="dordis report">'
-"""The mark by which a page is recognised as a report."""
+"""The HTML element by which a file is recognised as a report of dordis."""
 _METRIC_TILES = 3
 _OVERVIEW_HEAD = ("run", "begun, UTC", "result", "epsilon", "rounds", "dropout", "took", "run as")
 
@@ -47,7 +47,7 @@ class Badge(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """A number in large type."""
+    """A number in large type at the top of a report, with its name; `bad` marks a problem."""
 
     value: str
     name: str
@@ -55,7 +55,7 @@ class Tile(NamedTuple):
 
 
 def render_report(all_facts: Sequence[RunFacts]) -> str:
-    """Return the page of one run, or the comparison of several."""
+    """Return the HTML report of one run, or the comparison of several runs."""
     versions = [facts.run.manifest.version for facts in all_facts]
     if len(all_facts) == 1:
         (facts,) = all_facts
@@ -73,17 +73,17 @@ def render_report(all_facts: Sequence[RunFacts]) -> str:
 
 
 def render_live(manifest: Manifest) -> str:
-    """Return the live page of a run, which a script fills in."""
+    """Return the HTML of a run's live page, which a script fills with the state of the run."""
     return _render("live.html", [manifest.version], title=f"{manifest.name}: live", manifest=manifest)
 
 
 def render_charts(charts: Mapping[str, Chart]) -> str:
-    """Return charts as a part of a page."""
+    """Return the charts that are not empty as HTML, for a part of a page."""
     return _render("charts.html", [], charts={name: chart for name, chart in charts.items() if not chart.is_empty})
 
 
 def render_audit(facts: RunFacts, verified: VerifiedRun, files: Sequence[str]) -> str:
-    """Return the page of an audit archive: what to check, how, and what that proves."""
+    """Return the HTML page in an audit archive: what to check, how, and what the checks prove."""
     title = f"{facts.label}: audit of a run"
     return _render("audit.html", [facts.run.manifest.version], title=title, facts=facts, verified=verified, files=files)
 
@@ -95,7 +95,10 @@ def find_runs(folder: Path) -> list[Path]:
 
 
 def render_overview(folder: Path, paths: Sequence[Path], report: str, home: Path) -> str:
-    """Return the index of the runs in a folder, to be stored in `home`; unreadable runs are listed with the error."""
+    """Return an HTML list of the runs at `paths` in a folder, with links to their reports relative to `home`.
+
+    `report` is the file name of a report.  Unreadable runs are listed with their error.
+    """
     runs: list[StoredRun] = []
     unreadable: dict[Path, str] = {}
     for path in paths:
@@ -113,11 +116,11 @@ def render_overview(folder: Path, paths: Sequence[Path], report: str, home: Path
 
 
 def data_totals(runs: Sequence[StoredRun]) -> list[tuple[str, str, str]]:
-    """Return for each data set its name, its runs, and the epsilon of all its runs together.
+    """Return for each data set its name, the number of its runs, and the epsilon of all of them together, as text.
 
-    If runs are charged to a ledger of the data set, the total is that of the ledger.  Runs on the same file without a
-    ledger are combined.  Runs on data in memory without a ledger are left out: it is unknown whether their data are the
-    same.
+    If runs are charged to a ledger of the data set, the epsilon is that of the ledger.  Runs on the same file without
+    such a ledger are composed.  Runs on data in memory without such a ledger are left out, because it is unknown
+    whether their data are the same.
     """
     ledgers: dict[Path, list[StoredRun]] = {}
     files: dict[str, list[StoredRun]] = {}
@@ -171,7 +174,7 @@ def _render(template: str, versions: Iterable[str], **values: Any) -> str:
 
 
 def _run_values(facts: RunFacts, alerts: Sequence[Alert]) -> dict[str, Any]:
-    """Return all values that the template needs for one run."""
+    """Return the values that the template of a report needs for one run, by name."""
     return {
         "facts": facts,
         "about": f"begun {_format_start(facts.run)} UTC; {facts.ending}",
@@ -220,13 +223,13 @@ def _tiles(facts: RunFacts) -> list[Tile]:
 
 
 def _replace_control_characters(value: Any) -> Any:
-    """Return plain text with characters that cannot be displayed replaced; markup is returned unchanged."""
+    """Return plain text with a space for every character that cannot be displayed; other values unchanged."""
     is_text = isinstance(value, str) and not isinstance(value, Markup)
     return replace_control_characters(value) if is_text else value
 
 
 def _epsilon_label(facts: RunFacts) -> str:
-    """Return the label of the large epsilon: spent, or stated with the epsilon spent so far."""
+    """Return the label of the tile with the stated epsilon; if that is not the epsilon spent, the label has both."""
     budget = "" if facts.budget is None else f" of {format_number(facts.budget)}"
     if facts.stated_epsilon is None or facts.stated_epsilon.is_spent:
         return f"epsilon spent{budget}"
@@ -251,7 +254,7 @@ def _label_groups(runs: Sequence[StoredRun]) -> list[tuple[StoredRun, str]]:
 
 
 def _overview_row(facts: RunFacts, report: str, home: Path) -> dict[str, Any]:
-    """Return the outcome of a run, with a link to its report if there is one."""
+    """Return a row of the list of runs: name, link to the run's report (empty if there is none), and results."""
     run, manifest = facts.run, facts.run.manifest
     name = manifest.name if facts.label.startswith(manifest.name) else f"{manifest.name}: {facts.label}"
     page = run.path / report

@@ -1,6 +1,6 @@
-"""The privacy statement of a run in plain words: what is protected, from whom, how well, and by which evidence.
+"""The privacy statement of a run in plain words: what is protected, from whom, how well, and on which evidence.
 
-Every sentence follows from the records; without records nothing is claimed.
+Every sentence follows from the records of the run; what they do not show is not claimed.
 """
 
 import math
@@ -22,7 +22,7 @@ from dordis.selection.colluders import OPEN, is_drawn
 
 @dataclass(frozen=True)
 class StatementItem:
-    """A part of the statement: a heading, paragraphs and points."""
+    """A part of the privacy statement: a heading, paragraphs, and the items of a list."""
 
     heading: str
     paragraphs: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class StatementItem:
 
 @dataclass(frozen=True)
 class Statement:
-    """A privacy statement: one sentence, whether a finite epsilon is proved, and the details."""
+    """A privacy statement: its main sentence, whether a finite epsilon is proved, and the details."""
 
     headline: str
     proves: bool
@@ -148,7 +148,7 @@ def _adversary(facts: RunFacts) -> Iterator[str]:
 
 
 def _helpers(trusted: Assistance) -> Iterator[str]:
-    """Yield sentences about the trust that a protocol with helpers requires."""
+    """Yield sentences on how many helpers are trusted, and what more colluding helpers could see."""
     count, seen = len(trusted.helpers), trusted.faulty + 1
     noise = "no noise at all" if trusted.no_base else "the client's own noise alone, which is less than is proved here"
     yield (
@@ -163,7 +163,10 @@ def _helpers(trusted: Assistance) -> Iterator[str]:
 
 
 def _computational(facts: RunFacts) -> str:
-    """State the concrete security of the run's cryptography over all rounds and tries, for the complete graph."""
+    """Return sentences on the concrete security of the cryptography over all rounds and tries of a run.
+
+    The bound counts the keys of the complete graph; the sparse graph of SecAgg+ has fewer.
+    """
     manifest, records = facts.run.manifest, facts.run.rounds
     config, plan = manifest.config, manifest.plan
     tries, chunks = config.get("federation", {}).get("tries", TRIES), config.get("performance", {}).get("chunks", 1)
@@ -207,7 +210,7 @@ def _server(facts: RunFacts, colluders: str) -> Iterator[str]:
 
 
 def _colluders(manifest: Manifest, noun: str) -> str:
-    """Return the number of colluders, of the registry or of a round."""
+    """Return in words how many colluders are tolerated: in the registry, or in a round if only that is planned."""
     plan = manifest.plan
     if plan.all_colluders is None:
         return f"{format_count(plan.colluders, noun)} of a round"
@@ -215,7 +218,7 @@ def _colluders(manifest: Manifest, noun: str) -> str:
 
 
 def _selection(manifest: Manifest) -> Iterator[str]:
-    """Yield sentences on how T_C follows from the colluders of the registry, against a server that tries manifests."""
+    """Yield sentences on how many colluders of the registry may be in one round, if the server tries many manifests."""
     plan, has_beacon = manifest.plan, bool(manifest.config.get("deployment", {}).get("beacon"))
     if not plan.all_colluders:
         return
@@ -270,7 +273,7 @@ def _amount(facts: RunFacts) -> Iterator[str]:
 
 
 def _carried(facts: RunFacts) -> Iterator[str]:
-    """Yield sentences about predecessors of the run: epsilon adds up over all of them."""
+    """Yield sentences about the predecessors of the run, whose epsilon is included; none without predecessors."""
     predecessor, summary = facts.run.manifest.predecessor, facts.ledger.summary
     if predecessor is None or summary is None:
         return
@@ -319,7 +322,7 @@ def _mechanism(facts: RunFacts) -> Iterator[str]:
 
 
 def _noise(facts: RunFacts) -> Iterator[str]:
-    """Describe the noise strategy, and the effect of dropout on the noise."""
+    """Yield sentences about the noise strategy, and about the effect of dropout on the noise."""
     manifest = facts.run.manifest
     yield f"Noise strategy '{manifest.noise}': {manifest.words.noise}"
     if facts.trust.noise is NoiseFrom.CLIENTS and facts.noise_ratios:

@@ -1,4 +1,4 @@
-"""Tables of runs: settings, rounds, failed attempts, comparisons; rounds and metrics also as CSV."""
+"""The tables of a report: settings, rounds, failed attempts, evictions, comparisons; rounds and metrics also as CSV."""
 
 import csv
 import io
@@ -29,11 +29,11 @@ class TextTable:
 
 
 ALWAYS_COMPARED = ("privacy.noise.kind", "simulation.fidelity", "protocol.use", "protocol.mode", "federation.rounds")
-"""Settings that a comparison always shows."""
+"""Settings that a comparison shows for every run, even if they are equal."""
 
 
 def describe_folding(plan: PlanRecord) -> str:
-    """Return, as text, the number of coordinates after folding, and the added error."""
+    """Return as text the number of coordinates to which updates are folded, and the error that folding adds."""
     if not plan.buckets:
         return "nothing shorter"
     error = (
@@ -53,7 +53,7 @@ def describe_further(plan: PlanRecord) -> Iterator[str]:
 
 
 def settings_table(facts: RunFacts) -> TextTable:
-    """Return the settings and the plan, which are fixed before the first round."""
+    """Return a table of the settings and the noise plan of a run, which are fixed before the first round."""
     manifest, plan = facts.run.manifest, facts.run.manifest.plan
     rows = {
         "run": facts.run_id,
@@ -88,7 +88,7 @@ def settings_table(facts: RunFacts) -> TextTable:
 
 
 def _dims(facts: RunFacts) -> str:
-    """Return the length of updates, or all lengths in their order."""
+    """Return the number of coordinates of an update as text, or all numbers in turn if rounds have different ones."""
     longest = facts.run.manifest.plan.dim
     lengths = list(dict.fromkeys(record.dim or longest for record in facts.run.rounds))
     had = ", ".join(f"{dim:,}" for dim in lengths)
@@ -96,7 +96,7 @@ def _dims(facts: RunFacts) -> str:
 
 
 def rounds_table(facts: RunFacts) -> TextTable:
-    """Return a row for every finished round."""
+    """Return a table with a row for every finished round: metrics, epsilon, clients, noise, time, traffic."""
     measured = {line.number: line.values for line in facts.run.metrics}
     names = tuple(dict.fromkeys(name for line in facts.run.metrics for name in line.values))
     head = ("round", *names, "epsilon", "index", "invited", "clients", "dropped", "uploaded", "sum check")
@@ -125,10 +125,10 @@ def rounds_table(facts: RunFacts) -> TextTable:
 
 
 def failures_table(facts: RunFacts) -> TextTable:
-    """Return a row for every attempt that failed."""
+    """Return a table with a row for every failed attempt of a round."""
 
     def tried_again(index: int) -> str:
-        """Return the number of the round that was finished instead."""
+        """Return the number of the round that finished after the failed attempt with this index."""
         return next((str(record.number) for record in facts.run.rounds if record.index > index), "not finished")
 
     rows = tuple(
@@ -139,7 +139,7 @@ def failures_table(facts: RunFacts) -> TextTable:
 
 
 def evictions_table(facts: RunFacts) -> TextTable:
-    """Return a row for every eviction."""
+    """Return a table with a row for every eviction of clients: from which run, after which index, and why."""
     rows = tuple(
         (", ".join(map(str, line.clients)), line.run[:16] or "this run", str(line.index), line.reason)
         for line in facts.run.evictions
@@ -148,7 +148,7 @@ def evictions_table(facts: RunFacts) -> TextTable:
 
 
 def complaints_table(facts: RunFacts) -> TextTable:
-    """Return a row for every evicted helper, and for every client that is left out, of an assisted run."""
+    """Return a table with a row for every evicted or excluded helper and client of an assisted run."""
     is_assisted = facts.run.manifest.protocol == "assisted"
     complaints = read_complaints(facts.run.path) if is_assisted else Complaints()
     helpers = [(f"helper {h}", "evicted: it was proved wrong") for h in sorted(complaints.helpers)]
@@ -160,7 +160,7 @@ def complaints_table(facts: RunFacts) -> TextTable:
 
 
 def comparison_table(all_facts: Sequence[RunFacts]) -> TextTable:
-    """Return a column for every run: differing settings, and results."""
+    """Return a table with a column for every run: the settings that differ, and the results."""
     configured = differing_settings([facts.run for facts in all_facts])
     differing = tuple((key, *values) for key, values in configured.items() if key not in ALWAYS_COMPARED)
     names = dict.fromkeys(name for facts in all_facts for name in facts.last_metrics)
@@ -199,7 +199,7 @@ def _column(facts: RunFacts, names: Sequence[str]) -> dict[str, str]:
 
 
 def rounds_csv(all_facts: Sequence[RunFacts]) -> str:
-    """Return every finished round of all runs as CSV, with a column for each stage."""
+    """Return every finished round of all runs as CSV, with columns for the dropouts and seconds of each stage."""
     records = [record for facts in all_facts for record in facts.run.rounds]
     lost = dict.fromkeys(stage for record in records for stage in record.dropped)
     stages = dict.fromkeys(stage for record in records for stage in record.stages)
@@ -220,7 +220,7 @@ def rounds_csv(all_facts: Sequence[RunFacts]) -> str:
 
 
 def metrics_csv(all_facts: Sequence[RunFacts]) -> str:
-    """Return all metrics as CSV, one line per value."""
+    """Return all metrics of all runs as CSV: one line per run, round and metric."""
     rows = [
         [facts.label, line.number, name, value]
         for facts in all_facts
