@@ -1,1 +1,1 @@
-"""dordis where its users already are: Flower, Ray."""
+"""Rounds of dordis in other frameworks: private rounds for Flower apps, and simulated clients in a Ray cluster."""

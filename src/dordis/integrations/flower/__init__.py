@@ -1,7 +1,7 @@
 """Private rounds for Flower apps: `DordisGrid` wraps the grid of a ServerApp, `dordis_mod` goes on every ClientApp.
 
-The strategy needs no change: it sends a train message to every node and receives the private mean.  In between run the
-client and the engine of `dordis.rounds`, with Flower's messages as the exchange.
+Flower's strategy needs no change: it sends a train message to every node and receives the private mean.  Between these
+two steps, the round engine and the clients of `dordis.rounds` exchange their messages inside Flower messages.
 """
 
 from importlib import import_module
@@ -25,7 +25,7 @@ _HOME = {"DordisGrid": "grid", "DordisMod": "mod", "dordis_mod": "mod", "train_s
 
 
 def __getattr__(name: str) -> Any:
-    """Import the server's or the node's side at first use, because Flower starts a new process for each message."""
+    """Return an exported name; its module is imported at first use, since Flower starts a process for each message."""
     if name not in _HOME:
         raise AttributeError(f"module 'dordis.integrations.flower' has no attribute '{name}'")
     return getattr(import_module(f"dordis.integrations.flower.{_HOME[name]}"), name)

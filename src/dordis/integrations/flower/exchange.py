@@ -1,10 +1,10 @@
 """Flower's grid as the exchange of a round: one message per node and stage, with the requests of all chunks.
 
-In assisted rounds the train message has the invitation and the parameters, and its reply the contribution.
+In assisted rounds the train message contains the invitation and the round's parameters, and its reply the contribution.
 
-A Flower message takes a second or more, because both sides poll.  So `Train` is sent with the invitation.  The request
-for the upload is a separate message: an accusation in the set-up then ends the round before any node has uploaded or
-counted a participation.
+A Flower message takes a second or more, because both sides poll.  So the request `Train` is sent with the invitation.
+The request for the upload is a separate message, so that a client's accusation in the set-up can end the round before
+any node has uploaded or counted a participation.
 """
 
 import asyncio
@@ -28,34 +28,34 @@ from dordis.rounds.meter import MessageMeter
 
 LOG = logging.getLogger("flwr.dordis")
 POLL_SECONDS = (0.01, 0.5)
-"""The first and the longest pause between two polls for replies."""
+"""The first and the longest pause between two polls for replies, in seconds."""
 
 Bundle = Mapping[ClientId, Sequence[Message]]
 RequestKey = tuple[str, int | None]
-"""Type name and chunk of a request."""
+"""Type name and chunk of a request; the chunk is None if the request is about all chunks."""
 Answers = dict[ClientId, dict[RequestKey, Message]]
 
 
 class NodeLost(ProtocolError):
-    """A node cannot answer: its app failed, or it disconnected."""
+    """Raised if a node cannot answer: its app failed, or it disconnected."""
 
 
 class NodeRefused(ProtocolError):
-    """A node refuses a request and gives a reason."""
+    """Raised if a node refuses a request; the message is the node's reason."""
 
 
 @dataclass
 class GridTransport:
-    """Sends one message to each node and waits for the replies."""
+    """Sends one Flower message to each node and waits for the replies."""
 
     grid: Grid
     message_type: str = "train"
 
     def send(self, contents: Mapping[int, RecordDict], timeout: float | None) -> dict[int, FlowerMessage]:
-        """Return the replies that arrive within `timeout` seconds, by node."""
+        """Send these contents to nodes; return the replies that arrive within `timeout` seconds, by node."""
         messages = [FlowerMessage(content, node, self.message_type) for node, content in contents.items()]
         asked = dict(zip(self.grid.push_messages(messages), contents, strict=True))
-        asked.pop(None, None)  # None stands for messages that could not be sent
+        asked.pop(None, None)  # Flower returns None as the id of a message that it could not send
         deadline, pause = time.monotonic() + (timeout or float("inf")), POLL_SECONDS[0]
         replies: dict[int, FlowerMessage] = {}
         while True:
@@ -82,7 +82,8 @@ class TrainMessages:
 class FlowerExchange(MessageMeter):
     """Sends the requests of a round to nodes; concurrent requests for several chunks become one message per node.
 
-    With records as the unit of privacy, a node trains when the parameters arrive; the train records are sent again.
+    With records as the unit of privacy, a node trains when it receives the round's parameters; so the records of the
+    strategy's train message are sent again with them.
     """
 
     def __init__(
@@ -101,16 +102,16 @@ class FlowerExchange(MessageMeter):
         self._training, self._patience = training, patience
         self._helpers, self._helper_requests = helpers or {}, HelperRequests()
         self.invited: tuple[ClientId, ...] = ()
-        """The clients that are asked to contribute, where the protocol lists none."""
+        """The clients that are asked to contribute, if the protocol has no fixed list of clients; otherwise empty."""
         self._ahead: Answers = {}
         self._asked_ahead: set[RequestKey] = set()
         self._informed: set[int] = set()
-        """Nodes that have the description of the run."""
+        """Nodes that have received the description of the run."""
         self._waiting: list[Requests] = []
         self._delivery: asyncio.Task[Answers]
 
     async def __call__(self, requests: Requests) -> Replies:
-        """Return the replies to requests, sent together with all others of this turn of the event loop."""
+        """Return the replies to requests; requests of all calls in one turn of the event loop are sent together."""
         if isinstance(requests, OpenCall):
             return self._take_contributions(requests)
         if any(request.role is Role.HELPER for request in requests.values()):
@@ -127,14 +128,14 @@ class FlowerExchange(MessageMeter):
         return self._deliver(waiting)
 
     def _deliver(self, waiting: Sequence[Requests]) -> Answers:
-        """Return the answers to requests, including answers that came with earlier replies."""
+        """Return the answers to requests by client; requests that were sent ahead are not sent again."""
         bundle: dict[ClientId, list[Message]] = {}
         for requests in waiting:
             for u, request in requests.items():
                 if not request.ahead:
                     bundle.setdefault(u, []).append(request)
         places = {request_key(request) for asked in bundle.values() for request in asked}
-        if not places <= self._asked_ahead:  # a node that did not answer the earlier request is not asked again
+        if not places <= self._asked_ahead:  # sent ahead: a node that did not answer then is not asked again
             following = {u: following_requests(asked[-1]) for u, asked in bundle.items()}
             self._asked_ahead = {request_key(request) for more in following.values() for request in more}
             self._ahead = self._send({u: (*asked, *following[u]) for u, asked in bundle.items()})
@@ -158,7 +159,7 @@ class FlowerExchange(MessageMeter):
         return {u: self._answers(u, frames[u], replies[self._nodes[u]]) for u in bundle if self._nodes[u] in replies}
 
     def _take_contributions(self, call: OpenCall) -> Replies:
-        """Send invitation and parameters with the train messages; return the admitted contributions of clients."""
+        """Send invitation and parameters to the invited clients; return the contributions that the open call admits."""
         coming = [u for u in self.invited if u not in call.arrived][: call.most - len(call.arrived)]
         answers = self._send({u: (_invite(call, u), Train(), call.request) for u in coming})
         admitted = []
@@ -176,7 +177,7 @@ class FlowerExchange(MessageMeter):
         return admitted
 
     def _ask_helpers(self, requests: Requests) -> Replies:
-        """Return the replies of helpers: those known from earlier requests, or else those that arrive in time."""
+        """Return the replies of helpers: keys known from earlier replies, or else the replies that arrive in time."""
         known = self._helper_requests.known_replies(requests)
         if known:
             return list(known.items())
@@ -192,7 +193,7 @@ class FlowerExchange(MessageMeter):
         return [(h, answer) for h, answer in answers.items() if answer is not None]
 
     def _helper_answer(self, h: ClientId, asked: Sequence[Message], reply: FlowerMessage) -> Message | None:
-        """Return the answer of a helper to the last message of a bundle; None if it refused or was lost."""
+        """Return the answer of helper `h` to the last of the messages `asked`; None if it refused or was lost."""
         try:
             sealed, refusal = open_reply(reply)
             if refusal or len(sealed) != len(asked):
@@ -212,7 +213,7 @@ class FlowerExchange(MessageMeter):
         self.received[u] += sum(len(frame) + len(bulk) for frame, bulk in sealed)
 
     def _answers(self, u: ClientId, asked: Sequence[Message], reply: FlowerMessage) -> dict[RequestKey, Message]:
-        """Return the answers in a reply, up to the first request that was refused or answered with garbage."""
+        """Return the answers of client `u` in a reply, up to the first refused request; malformed ones as `Garbled`."""
         answers: dict[RequestKey, Message] = {}
         try:
             sealed, refusal = open_reply(reply)
@@ -240,17 +241,20 @@ def _invite(call: OpenCall, client: ClientId) -> Invite:
 
 
 def following_requests(request: Message) -> Sequence[Message]:
-    """Return the requests that can be sent with this one, because they do not depend on its answer."""
+    """Return requests to send ahead with this one: `Train` with an invitation, whose answer does not change it."""
     return (Train(),) if isinstance(request, Invite) else ()
 
 
 def blame_garbage(asked: Sequence[Message], answers: Mapping[RequestKey, Message]) -> dict[RequestKey, Message]:
-    """Return a malformed answer to every unanswered request of a node that sent garbage, so that the node is blamed."""
+    """Return `Garbled` as the answer to every unanswered request of a node that sent garbage: the node is blamed."""
     return {request_key(request): Garbled() for request in asked if request_key(request) not in answers}
 
 
 def open_reply(reply: FlowerMessage) -> tuple[list[Sealed], str]:
-    """Return the messages in a node's reply, and the reason if the node refused a request; raise if there are none."""
+    """Return the messages in a node's reply, and its reason if it refused a request, otherwise empty.
+
+    Raise NodeLost if the reply is an error of Flower, MalformedMessage if dordis did not write it.
+    """
     if reply.has_error():
         raise NodeLost((reply.error.reason or "the node gives no reason").strip().splitlines()[-1])
     if RECORD not in reply.content.config_records:
@@ -259,5 +263,5 @@ def open_reply(reply: FlowerMessage) -> tuple[list[Sealed], str]:
 
 
 def request_key(request: Message) -> RequestKey:
-    """Return type name and chunk of a request."""
+    """Return the type name of a request and its chunk, None if it has none."""
     return type(request).__name__, getattr(request, "chunk", None)

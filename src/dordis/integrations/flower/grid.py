@@ -1,6 +1,6 @@
-"""The grid of a ServerApp that answers train messages with a private mean, with ledger and records as in `dordis run`.
+"""A grid for a ServerApp that answers train messages with a private mean, and writes ledger and records of the run.
 
-Its settings are those of `dordis run`, from a dictionary such as a Flower app's `run_config`.
+The settings are those of `dordis run`, from a dictionary such as the `run_config` of a Flower app.
 """
 
 import logging
@@ -38,13 +38,13 @@ NAME = "flower"
 _HERE = "dordis.integrations.flower"
 _FEDERATION = "federation"
 FLOWER_ROUNDS = "num-server-rounds"
-"""The setting for the number of rounds in Flower's own apps."""
+"""Key of the run config that sets the number of rounds in Flower's own apps."""
 
 
 def read_settings(given: RunConfig | Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of dordis by section; other settings, such as those of the app, are ignored.
 
-    Without `federation.rounds`, the rounds are those of Flower's own apps, `num-server-rounds`.
+    If `federation.rounds` is not set, the number of rounds is Flower's `num-server-rounds`.
 
     >>> read_settings({"privacy.epsilon": 3.0, "federation": {"rounds": 5}, "learning-rate": 0.1})
     {'federation': {'rounds': 5}, 'privacy': {'epsilon': 3.0}}
@@ -67,12 +67,12 @@ def read_settings(given: RunConfig | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_protocol(settings: Mapping[str, Any]) -> SummingProtocol:
-    """Return the summing protocol in the settings."""
+    """Return the summing protocol that `protocol.use` in the settings names."""
     return summing_protocol(settings.get("protocol", {}).get("use", Protocol().use))
 
 
 def build_config(settings: Mapping[str, Any], clients: int, per_round: int) -> RunConfig:
-    """Return the validated configuration of a run with these numbers of clients, in all and per round."""
+    """Return the validated configuration of a run; `clients` and `per_round` are defaults of its settings."""
     below = RunConfig(NAME, app=App(_HERE, _HERE), federation=Federation(clients, min(per_round, clients)))
     if not find_protocol(settings).has_cohort:
         settings = merge_settings({_FEDERATION: {"arrival": OPEN}}, dict(settings))
@@ -107,7 +107,7 @@ def check_supported(config: RunConfig) -> None:
 
 
 def check_population(federation: Federation, clients: int) -> None:
-    """Raise InputError unless `federation.clients` nodes have enrolled."""
+    """Raise InputError unless `clients`, the number of enrolled nodes, is `federation.clients`."""
     if federation.clients != clients:
         raise InputError(
             f"{clients} nodes have enrolled, and federation.clients is {federation.clients}: make them equal"
@@ -124,11 +124,11 @@ def _without_none(settings: dict[str, Any]) -> dict[str, Any]:
 
 LOG = logging.getLogger("flwr.dordis")  # a child of Flower's logger, so that its lines appear in the app's log
 PATIENCE = 60.0
-"""Seconds that stages after the training wait for nodes to answer."""
+"""Default of the seconds that the server waits for answers of nodes at every stage after the training."""
 WEIGHT = "num-examples"
-"""The metric with which Flower's strategies weight replies."""
+"""Default name of the metric by which Flower's strategies weight replies."""
 ACCEPT_HOPELESS = "accept-hopeless"
-"""The setting that allows a run whose noise leaves next to nothing to learn."""
+"""Key of the run config that allows a run in whose noise next to nothing can be learnt."""
 
 
 class DordisGrid(Grid):
@@ -138,11 +138,11 @@ class DordisGrid(Grid):
     the number of rounds (`federation.rounds`, or Flower's `num-server-rounds`).  `registry` has the keys of all clients
     if they are fixed beforehand; otherwise the nodes connected at the first round are the clients.
 
-    If the noise leaves next to nothing to learn, `HopelessPlan` is raised before anything is spent, unless
+    If next to nothing can be learnt under the noise, `HopelessPlan` is raised before any epsilon is spent, unless
     `accept_hopeless` is set, here or as `accept-hopeless` in the run config.
 
-    Every client has the weight that its owner sets, 1 by default.  Metrics of clients are dropped and nodes are not
-    asked to evaluate, because metrics would not be private.
+    The update of a client has the weight that its owner sets, 1 by default.  Metrics in replies are dropped and nodes
+    are not asked to evaluate, because metrics would not be private.
     """
 
     def __init__(
@@ -170,7 +170,11 @@ class DordisGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[FlowerMessage], *, timeout: float | None = None
     ) -> Iterable[FlowerMessage]:
-        """Run a private round; return the private mean in the reply of every survivor, and an error for the others."""
+        """Run a private round with the nodes of train messages, and return a reply for each.
+
+        Survivors have the model with the private mean added, other nodes an error.  For evaluate messages, nothing is
+        sent and no reply is returned.
+        """
         asked = list(messages)
         kinds = {message.metadata.message_type for message in asked}
         if kinds == {"evaluate"}:
@@ -201,7 +205,7 @@ class DordisGrid(Grid):
         return replies
 
     def _begin(self, layout: Layout, per_round: int, timeout: float | None) -> "PrivateRun":
-        """Return a new run: enrol the nodes, plan the noise, and begin the records."""
+        """Enrol the nodes, plan the noise and begin the records; return the new run."""
         transport, training = GridTransport(self._grid), TrainMessages()
         mode = self._settings.get("protocol", {}).get("mode", Protocol().mode)
         has_helpers = find_protocol(self._settings).helpers > 0
@@ -217,7 +221,7 @@ class DordisGrid(Grid):
         return PrivateRun(Run.start(home.job, home, Path(config.output), to_toml(config)), home, app)
 
     def _check_prospects(self, job: Job) -> None:
-        """Raise `HopelessPlan`, and log it, if next to nothing can be learnt and that was not accepted."""
+        """Raise `HopelessPlan`, and log it, if next to nothing can be learnt and `accept_hopeless` is not set."""
         if job.design.plan is None or self._accept_hopeless:
             return
         try:
@@ -228,7 +232,7 @@ class DordisGrid(Grid):
             raise
 
     def _wait_for_nodes(self) -> list[int]:
-        """Return the connected nodes, after waiting for `federation.clients` of them, or for two if it is not set."""
+        """Wait until `federation.clients` nodes are connected, two if it is not set; return the ids of all of them."""
         wanted = self._settings["federation"].get("clients", 2)
         while len(nodes := list(self._grid.get_node_ids())) < wanted:
             LOG.info("waiting for nodes: %d of %d", len(nodes), wanted)
@@ -247,24 +251,24 @@ class DordisGrid(Grid):
 
     @property
     def _reply_weight(self) -> float:
-        """Return the weight of a reply in the strategy: 1, or the declared number of records of a node."""
+        """Return the weight that the strategy gives to a reply: 1, or `privacy.records` if records are the unit."""
         privacy = None if self._private is None else self._private.run.job.config.privacy
         return float(privacy.records) if privacy is not None and privacy.unit == RECORD_UNIT else 1.0
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the connected nodes; after the first round has begun, only the enrolled ones."""
+        """Return the ids of the connected nodes; after the first round has begun, only of enrolled ones."""
         if self._private is None:
             return self._wait_for_nodes()
         enrolled = set(self._private.home.nodes.values())
         return [node for node in self._grid.get_node_ids() if node in enrolled]
 
     def set_run(self, run: Any) -> None:
-        """Set the run of the grid."""
+        """Set Flower's run of the wrapped grid."""
         self._grid.set_run(run)
 
     @property
     def run(self) -> Any:
-        """Return the run of the grid."""
+        """Return Flower's run of the wrapped grid."""
         return self._grid.run
 
     def create_message(self, *arguments: Any, **options: Any) -> FlowerMessage:
@@ -281,7 +285,7 @@ class DordisGrid(Grid):
 
 
 class PrivateRun:
-    """An open run, whose rounds the strategy requests."""
+    """A run of dordis under Flower; each `round` is requested by Flower's strategy."""
 
     def __init__(self, run: Run, home: FlowerPopulation, app: FlowerModel) -> None:
         self.run, self.home, self.app = run, home, app
@@ -296,7 +300,7 @@ class PrivateRun:
         return self.run.rounds()
 
     def round(self, model: ArrayRecord) -> tuple[FinishedRound, ArrayRecord]:
-        """Run the next round from a model; return its outcome, and the model with the private mean added."""
+        """Run the next round from this model; return the finished round, and the model with the private mean added."""
         self.app.vector = self.app.layout.to_vector(model)
         finished = self._next()
         if finished is None:
@@ -309,7 +313,10 @@ class PrivateRun:
         return finished, self.app.layout.to_record(model, self.app.vector + weighted_mean(finished, self.home.weights))
 
     def _next(self) -> FinishedRound | None:
-        """Run a round and return it; None after the last planned round. If the round fails, close the run and raise."""
+        """Run a round and return it; None after the last planned round.
+
+        If the budget is exceeded or the round fails, close the run and raise.
+        """
         try:
             return next(self._rounds, None)
         except BudgetExceeded:
@@ -331,14 +338,14 @@ class PrivateRun:
 
 
 def check_unit(config: RunConfig, enrolment: Enrolment) -> None:
-    """Raise InputError for weights of nodes if records are the unit of privacy: all records count equally."""
+    """Raise InputError if nodes have weights although records are the unit of privacy: all records count equally."""
     check_record_column(config)
     if config.privacy.unit == RECORD_UNIT and set(enrolment.weights.values()) != {1.0}:
         raise InputError("with privacy.unit = 'record' nodes have no weights: leave dordis-weight out on all of them")
 
 
 def describe_start(job: Job) -> str:
-    """Return for how many nodes and rounds the noise is planned, and what a model can learn."""
+    """Return a log line about a new run: nodes, rounds, epsilon and signal-to-noise ratio."""
     design, federation = job.design, job.config.federation
     nodes = f"{federation.clients} nodes, {federation.per_round} a round, {federation.rounds} rounds"
     if not design.proves:

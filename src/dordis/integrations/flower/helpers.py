@@ -1,8 +1,8 @@
 """Flower nodes as helpers of assisted rounds: bundled requests, and their state on a node.
 
-A Flower message takes seconds, so a helper gets few.  Keys for coming rounds are requested together with the boxes of a
-round.  A node has a new process for every message and stores no opened seeds, so each later request of the round is
-sent with the boxes again.
+A Flower message takes seconds, so requests to a helper are bundled.  The helper's keys for coming rounds are requested
+in the same message in which the helper opens the clients' boxes of seeds.  A node has a new process for every message
+and stores no opened seeds, so each later request of the round is sent with the boxes again.
 """
 
 from collections.abc import Collection, Mapping
@@ -21,18 +21,18 @@ from dordis.protocols.parameters import RUN_BYTES
 from dordis.protocols.summing import VerifyClient
 
 HELPER = "dordis-helper"
-"""Name of the record in Flower's state that has the keys and agreements of a helper."""
+"""Name of the record in Flower's state of a node with the durable state of a helper."""
 
 
 class HelperRequests:
-    """Bundles requests to helpers, and stores the keys that they have shown for coming rounds."""
+    """Bundles requests to helpers, and remembers the keys that helpers have sent for coming rounds."""
 
     def __init__(self) -> None:
         self._shown: dict[ClientId, tuple[bytes, EpochKeys]] = {}
         self._round, self._boxes = b"", dict[ClientId, list[Message]]()
 
     def known_replies(self, requests: Requests) -> dict[ClientId, Message]:
-        """Return the helpers' replies to a request for keys if all are known from earlier replies; otherwise none."""
+        """Return the replies to a request for helpers' keys if all are known from earlier replies; otherwise empty."""
         known = {h: keys for h, request in requests.items() if (keys := self._known_keys(h, request)) is not None}
         return dict(known) if len(known) == len(requests) else {}
 
@@ -44,7 +44,7 @@ class HelperRequests:
         return keys if any(key.first <= index <= key.last for key in keys.keys.values()) else None
 
     def bundle(self, helper: ClientId, request: Message) -> tuple[Message, ...]:
-        """Return the messages to send to a helper for a request, with the request as the last one."""
+        """Return the messages to send to a helper: those that it needs with or before the request, and the request."""
         if isinstance(request, OpenBoxes):
             if self._round != request.parameters.round:
                 self._round, self._boxes = request.parameters.round, {}
@@ -56,7 +56,7 @@ class HelperRequests:
         return (request,)
 
     def note_keys(self, helper: ClientId, request: Message, reply: Message) -> None:
-        """Store the keys that a helper shows in a reply."""
+        """Remember the keys in a helper's reply, if the request was for keys."""
         if isinstance(request, Introduce) and isinstance(reply, EpochKeys):
             self._shown[helper] = request.round[:RUN_BYTES], reply
 
@@ -64,9 +64,10 @@ class HelperRequests:
 def assign_helpers(
     registry: Registry, offers: Mapping[int, Identity], ids: Collection[int]
 ) -> tuple[Registry, dict[ClientId, int]]:
-    """Return the registry with its helpers, and the node of each; raise InputError if too few nodes offer to help.
+    """Return the registry with helpers of these `ids`, and the node of each; raise InputError if there are too few.
 
-    If the registry already has helpers, these are used; otherwise the first nodes that offer it.
+    `offers` has the helper keys of nodes that offer to be helpers.  If the registry already has helpers, the nodes with
+    their keys are used; otherwise the first nodes in `offers`.
     """
     if registry.helpers:
         nodes = {identity: node for node, identity in offers.items()}
@@ -87,7 +88,7 @@ def assign_helpers(
 
 
 class StateHelperStore:
-    """The durable state of a helper in Flower's state of its node: for simulations and semi-honest servers."""
+    """A helper's state in Flower's state of its node, which is enough for simulations and semi-honest servers."""
 
     def __init__(self, state: RecordDict) -> None:
         if HELPER not in state:
@@ -95,7 +96,7 @@ class StateHelperStore:
         self._record: Any = state[HELPER]
 
     def get(self, key: str) -> bytes | None:
-        """Return a stored value; empty if it was erased, None if none was stored."""
+        """Return the value stored under a key; empty if it was erased, None if there never was one."""
         value: bytes | None = self._record.get(key)
         return value
 
@@ -117,7 +118,7 @@ class StateHelperStore:
 def build_helper(
     registry: Registry, keys: Keys, policy: HelperPolicy, store: HelperStore, run: bytes, verify_client: VerifyClient
 ) -> AssistedHelper:
-    """Return the helper of a run with these keys; raise ParametersRefused if the registry does not name it."""
+    """Return the helper with these keys in a run; raise ParametersRefused if no helper of the registry has them."""
     identity, signing = keys.identity(), registry.signing_keys()
     for h, registered in registry.helpers.items():
         if registered == identity:

@@ -1,8 +1,8 @@
-"""Messages of dordis inside Flower messages: their record, the arrays of the model, and the digest of a training.
+"""Messages of dordis inside Flower messages, the arrays of the model, and the digest of the training data.
 
-The digest covers all data that a node trains from: the records of the train message except dordis's own, message type
-and group, run config and app bundle.  The invitation has the digest.  A server that sends different data to one node
-could isolate its update, so a node refuses an invitation with another digest than it computes.
+The digest covers all data from which a node trains: the records of the train message except that of dordis, the message
+type and group, the run config and the app bundle.  The invitation to a round contains the digest.  A server that sends
+different data to one node could isolate its update, so a node refuses an invitation unless it computes the same digest.
 """
 
 import hashlib
@@ -28,16 +28,16 @@ from dordis.rounds.invitation import Invite
 from dordis.rounds.model import ModelBytes
 
 RECORD = "dordis"
-"""Name of the record that has the messages of dordis."""
+"""Name of the record in a Flower message that contains messages of dordis."""
 MOST = 4096
 """Largest number of dordis messages in one Flower message."""
 
 Sealed = tuple[bytes, wire.Bulk]
-"""An encoded message: its frame and its bulk."""
+"""An encoded message: its frame, and its bulk, the long vectors beside the frame."""
 
 
 class Enrolled(Message, frozen=True):
-    """The reply to Enrol: the public keys of a node, and the public weight of its updates."""
+    """The reply to `Enrol`: the public keys of a node, and the public weight of its updates."""
 
     signing: bytes
     vrf: bytes
@@ -47,11 +47,11 @@ class Enrolled(Message, frozen=True):
     simulated: bool = False
     """Whether this node belongs to Flower's simulation engine."""
     helper: bytes | UnsetType = UNSET
-    """Public keys, for signatures and VRF, in the role of a helper; left out by nodes that do not offer it."""
+    """Public keys of the node as a helper, for signatures and VRF; left out by a node that does not offer to help."""
 
 
 class Enrol(Message, frozen=True):
-    """A request for the public keys of a node, for a run in this `mode`; the node reads no data."""
+    """A request for the public keys of a node, for a run in this `mode`; the node does not read its data for it."""
 
     reply: ClassVar = Enrolled
     mode: str
@@ -60,13 +60,13 @@ class Enrol(Message, frozen=True):
 
 
 class DescriptionRead(Message, frozen=True, tag="CharterRead"):
-    """The reply to RunDescription: the node has checked and stored it."""
+    """The reply to `RunDescription`: the node has checked and stored the description."""
 
 
 class RunDescription(Message, frozen=True, tag="Charter"):
     """Registry, protocol, selection and cohort of a run, sent before the first invitation.
 
-    The first description of a Flower run is final.  A node with a pinned registry and cohort compares both with it.
+    The first description of a Flower run is final.  A pinned node compares registry and cohort with its pins.
     """
 
     reply: ClassVar = DescriptionRead
@@ -78,22 +78,22 @@ class RunDescription(Message, frozen=True, tag="Charter"):
     per_round: int
     least: int
     record: str = ""
-    """The column whose rows with the same id are one record, if records are the unit of privacy; otherwise empty."""
+    """`privacy.record`: the column of ids, of which all rows with the same id are one record; empty if not set."""
 
 
 def check_weight(weight: float) -> None:
-    """Raise InputError unless a weight is above 0 and at most 1, since weighted updates must stay within the clip."""
+    """Raise InputError unless a weight is above 0 and at most 1, so that weighted updates stay below the clip bound."""
     if not 0.0 < weight <= 1.0:
         raise InputError(f"the weight of a node is above 0 and at most 1, not {weight:g}: set dordis-weight")
 
 
 def seal(message: Message) -> Sealed:
-    """Return the frame and the bulk of a message."""
+    """Return a message, encoded as frame and bulk."""
     return wire.encode(message), wire.bulk_of(message)
 
 
 def to_record(sealed: Sequence[Sealed], refusal: str = "") -> ConfigRecord:
-    """Return the record with these messages, and with the reason if a request was refused."""
+    """Return a Flower record of these messages, with the reason `refusal` if a request was refused."""
     values: dict[str, Any] = {"count": len(sealed), "refusal": refusal}
     for place, (frame, bulk) in enumerate(sealed):
         values[f"{place}"] = frame
@@ -103,7 +103,10 @@ def to_record(sealed: Sequence[Sealed], refusal: str = "") -> ConfigRecord:
 
 
 def from_record(content: RecordDict) -> tuple[list[Sealed], str]:
-    """Return the messages in a record of an untrusted peer, and the reason of a refusal; raise if it is malformed."""
+    """Return the encoded messages in the record of an untrusted peer, and its reason for a refusal, otherwise empty.
+
+    Raise MalformedMessage if dordis did not write the record.
+    """
     record = content.config_records[RECORD]
     count, refusal = record.get("count"), record.get("refusal", "")
     if not isinstance(count, int) or not 0 <= count <= MOST or not isinstance(refusal, str):
@@ -116,7 +119,7 @@ def from_record(content: RecordDict) -> tuple[list[Sealed], str]:
 
 @dataclass(frozen=True)
 class Layout:
-    """Names and shapes of the arrays that are summed, in the order of their record, and the types of all arrays."""
+    """The arrays of a model: `shapes` of the floating-point ones, which are summed, and `types` of all, by name."""
 
     shapes: Mapping[str, tuple[int, ...]]
     types: Mapping[str, str]
@@ -131,11 +134,11 @@ class Layout:
 
     @property
     def dim(self) -> int:
-        """Return the number of coordinates of all arrays."""
+        """Return the number of coordinates of all arrays that are summed."""
         return sum(int(np.prod(shape)) for shape in self.shapes.values())
 
     def to_vector(self, record: ArrayRecord) -> Floats:
-        """Return the arrays of a record as one vector; raise if their names or shapes are not those of the model."""
+        """Return the summed arrays of a record as one vector; raise InputError for other names or shapes."""
         if not self.shapes.keys() <= record.keys():
             raise InputError("the arrays of the reply are not named like those of the model")
         arrays = {name: record[name].numpy() for name in self.shapes}
@@ -148,7 +151,7 @@ class Layout:
         return np.concatenate([np.ravel(array).astype(kind, copy=False) for array in arrays.values()])
 
     def cast(self, model: ArrayRecord) -> ArrayRecord:
-        """Return a model with the number types of the first round, because averages of a strategy have other types."""
+        """Return a model with the number types of the first round, since a strategy's averages may have others."""
         if model.keys() != self.types.keys():
             raise InputError("the arrays of the model are not named like those of the first round")
         if all(array.dtype == self.types[name] for name, array in model.items()):
@@ -156,7 +159,7 @@ class Layout:
         return ArrayRecord({name: Array(_cast(array.numpy(), self.types[name])) for name, array in model.items()})
 
     def to_record(self, model: ArrayRecord, vector: Floats) -> ArrayRecord:
-        """Return the arrays of a model with the numbers replaced by those of a vector."""
+        """Return a model whose summed arrays have the numbers of a vector, and whose other arrays are unchanged."""
         arrays, first = {}, 0
         for name, array in model.items():
             if name not in self.shapes:
@@ -170,7 +173,7 @@ class Layout:
 
 
 def find_model(content: RecordDict) -> tuple[str, ArrayRecord]:
-    """Return the name and content of the one ArrayRecord in a message; raise if there are none or several."""
+    """Return name and content of the one ArrayRecord in a message; raise InputError if there are none or several."""
     records = content.array_records
     if len(records) != 1:
         raise InputError(f"a train message and its reply hold one ArrayRecord, not {len(records)}")
@@ -192,7 +195,7 @@ TRAIN = "train"
 
 
 def digest_content(content: RecordDict) -> bytes:
-    """Return the hash of all records of a message in their order, except the record of dordis."""
+    """Return the SHA-256 hash of all records of a message in their order, except the record of dordis."""
     hashed = hashlib.sha256(b"dordis/v1/flower-content")
     for name, record in content.items():
         if name != RECORD:
@@ -216,23 +219,23 @@ def digest_environment(context: Context) -> bytes:
 
 
 def bundle_name(path: Iterable[str]) -> str:
-    """Return the name under which Flower installed the app bundle, which ends with its hash; empty if there is none.
+    """Return the directory name of the installed app bundle, which ends with the bundle's hash; empty without one.
 
-    Flower installs a bundle in the directory publisher.name.version.hash, with the first 8 digits of the SHA-256 of the
-    bundle, and puts it on the path of the process that loads the app.
+    Flower installs a bundle in the directory publisher.name.version.hash, where hash is the first 8 hex digits of the
+    bundle's SHA-256, and adds this directory to the `path` of the process that loads the app.
     """
     apps = (get_flwr_home() / APP_DIR).absolute()
     return " ".join(sorted({place.name for place in map(Path, path) if place.parent == apps}))
 
 
 def digest_training(content: RecordDict, environment: bytes, message_type: str = TRAIN, group: str = "") -> Floats:
-    """Return the digest of the data that a node trains from, as numbers that take the place of the round's model."""
+    """Return the digest of all data from which a node trains, as numbers: dordis treats them as the round's model."""
     parts = ENCODER.encode((digest_content(content), environment, message_type, group))
     return np.frombuffer(hashlib.sha256(b"dordis/v1/flower-train" + parts).digest(), np.uint8).astype(np.float32)
 
 
 def digest_received(message: FlowerMessage, context: Context) -> ModelBytes:
-    """Return the digest of a received train message, as its invitation must have it."""
+    """Return the digest of a received train message and its context, which the invitation must contain."""
     metadata = message.metadata
     return ModelBytes.from_numbers(
         digest_training(message.content, digest_environment(context), metadata.message_type, metadata.group_id)
@@ -240,7 +243,10 @@ def digest_received(message: FlowerMessage, context: Context) -> ModelBytes:
 
 
 def check_invitation_names(invite: Invite, received: ModelBytes) -> None:
-    """Raise unless the invitation has the digest of the received message: different data would isolate the update."""
+    """Raise ParametersRefused unless the invitation has the digest `received` of the train message.
+
+    A server that sends different data to one node could isolate its update.
+    """
     if invite.model != received.digest or invite.model_bytes != len(received.data):
         raise ParametersRefused(
             "the invitation names another digest than that of the received train message: records, run config or app "
@@ -249,7 +255,7 @@ def check_invitation_names(invite: Invite, received: ModelBytes) -> None:
 
 
 def check_same_records(asked: Iterable[FlowerMessage]) -> None:
-    """Raise if the strategy sends different records to different nodes, because nodes would refuse them."""
+    """Raise InputError if the strategy sends different records to different nodes: nodes would refuse the round."""
     contents = {id(message.content): message.content for message in asked}  # most strategies send one object to all
     if len({digest_content(content) for content in contents.values()}) > 1:
         raise InputError(

@@ -1,4 +1,4 @@
-"""The mod of a ClientApp for private rounds: one client of dordis, built anew for every message."""
+"""The mod of a ClientApp for private rounds: it contains a client of dordis, built anew for every Flower message."""
 
 import logging
 import secrets
@@ -61,15 +61,15 @@ from dordis.selection.selection import Selection
 log = logging.getLogger("dordis.flower")
 
 DEFAULT_POLICY = Policy(epsilon=6.0, delta=1e-5)
-"""The policy of a node whose owner sets none."""
+"""The policy of a node if its owner passes none to `DordisMod`."""
 
 
 @dataclass(frozen=True)
 class DordisMod:
-    """Answers the messages of private rounds and no others; the app's train function computes the update.
+    """Answers the messages of private rounds and refuses all others; the app's train function computes the update.
 
-    `policy` has the bounds that the node's owner sets; `mechanism` is a third party's mechanism.  With `assists` the
-    node also offers to be a helper of assisted rounds that this helper policy allows.
+    `policy` has the bounds that the node's owner sets, such as the budget; `mechanism` is a mechanism that is not
+    built in.  With a helper policy in `assists` the node also offers to be a helper of assisted rounds, within it.
     """
 
     policy: Policy = DEFAULT_POLICY
@@ -106,7 +106,7 @@ dordis_mod = DordisMod()
 
 
 class Node:
-    """A node during one message: its owner's settings, its state, and its client."""
+    """A node while it answers one Flower message: its owner's settings, its state, and its client or helper."""
 
     def __init__(self, mod: DordisMod, message: FlowerMessage, context: Context, call_next: CallNext) -> None:
         self._mod, self._pins, self._simulated = mod, Pins(context.node_config), is_simulated()
@@ -120,7 +120,7 @@ class Node:
             self._helper_store = self._pins.helper_store
         self._helper: AssistedHelper | None = None
         self._is_described = False
-        """Whether this message has the description of the run; only the first message of a run has it."""
+        """Whether this Flower message contains the description of the run, as only the first one of a run does."""
 
     def answer(self, frame: bytes, bulk: wire.Bulk) -> Message:
         """Return the reply to one request; raise if the node refuses it."""
@@ -151,9 +151,10 @@ class Node:
         return reply
 
     def _check_records(self, client: Client, invite: Invite) -> None:
-        """Leave the round if the train function gives no records; no later answer may depend on data.
+        """With records as the unit: leave the round and raise InputError if the node's records cannot be used.
 
-        At the first message of a run, the gradients of all records are computed, and the largest batch is timed.
+        This is checked at the invitation, because no later answer may depend on the data.  At the first message of a
+        run, the gradients of all records are computed, and the largest batch is timed.
         """
         description, encoding = self._state.description, invite.terms.records
         if not encoding:
@@ -170,7 +171,7 @@ class Node:
             raise
 
     def _check_protected(self, mode: str) -> None:
-        """Raise ParametersRefused if the node lacks settings that the mode requires."""
+        """Raise ParametersRefused if the node lacks settings of its owner that the protocol's mode requires."""
         check_pinned_or_simulated(mode, self._pins, self._simulated)
         check_time_fixed(mode, self._pins, self._simulated)
 
@@ -187,7 +188,7 @@ class Node:
         return Enrolled(identity.signing, identity.vrf, environment, weight, self._simulated, helper)
 
     def _drop_input(self, client: Client) -> None:
-        """Drop the input from the state when its upload is complete."""
+        """Delete the encoded input of the round from the state if its upload is complete."""
         round = client.round
         if round is not None and round.summing is not None and round.summing.uploaded:
             self._state.drop_input(round.invite.round)
@@ -199,7 +200,7 @@ class Node:
 
     @property
     def _helper_keys(self) -> Keys | None:
-        """Return the keys of this node as a helper; None if its owner does not offer that."""
+        """Return the keys of this node as a helper; None if its owner does not offer it as a helper."""
         if self._mod.assists is None:
             return None
         return self._pins.helper_keys() if self._pins.is_pinned else self._run.helper_keys()
@@ -214,7 +215,7 @@ class Node:
         return build_helper(registry, keys, self._mod.assists, store, description.run, selection.verify_client)
 
     def _accept_description(self, description: RunDescription) -> DescriptionRead:
-        """Check and store a run description, and return the reply; a pinned node compares it with its pins."""
+        """Check a run description, on a pinned node also against its pins; store it and return the reply."""
         registry, pinned, known = (
             Registry.from_bytes(description.registry),
             self._pins.registry(),
@@ -262,12 +263,12 @@ class Node:
                 None if self._simulated else self._pins.train_seconds(), log.error, self._state.note_training
             ),
             form=self._app.form(),
-            sums_at_opening=True,  # a process handles one message, and sums of records are not stored
+            sums_at_opening=True,  # sums of records are not stored between the processes of messages
         )
 
 
 def find_protocol(description: RunDescription) -> SummingProtocol:
-    """Return the summing protocol of a run; raise if dordis does not have it, or if it does not hide updates."""
+    """Return the summing protocol of a run; raise ParametersRefused if it is unknown or does not hide updates."""
     if description.protocol not in SUMMING or not summing_protocol(description.protocol).hides_updates:
         raise ParametersRefused(
             f"the protocol '{description.protocol}' does not hide updates, or is unknown to this node"
@@ -276,7 +277,10 @@ def find_protocol(description: RunDescription) -> SummingProtocol:
 
 
 def build_selection(description: RunDescription, registry: Registry, beacon: Beacon | None) -> Selection:
-    """Return the selection of a run; for SecAgg+ the beacon also decides the permutation of its graph."""
+    """Return the selection of a run; raise ParametersRefused for one that nodes cannot verify.
+
+    With SecAgg+ the beacon decides the permutation of the clients.
+    """
     protocol = find_protocol(description)
     known = (BALANCED, UNIFORM) if protocol.has_cohort else (BALANCED, UNIFORM, OPEN)
     if description.selection not in known:
@@ -290,7 +294,7 @@ def build_selection(description: RunDescription, registry: Registry, beacon: Bea
 
 
 def find_own_id(registry: Registry, keys: Keys) -> ClientId:
-    """Return the id of the client with these keys in the registry; raise if it is not there."""
+    """Return the id of the client with these keys; raise ParametersRefused if the registry has no such client."""
     identity = keys.identity()
     for u, registered in registry.items():
         if registered == identity:
@@ -301,7 +305,8 @@ def find_own_id(registry: Registry, keys: Keys) -> ClientId:
 def check_first_description(description: RunDescription, known: RunDescription, simulated: bool) -> None:
     """Raise ParametersRefused if a description differs from the first one of a deployed Flower run.
 
-    A server that could change it would choose the selection.  In a simulation, which protects nobody, it may change.
+    A server that could change the description could choose the selection.  In a simulation, which protects nobody, a
+    new run of dordis may have a new description.
     """
     if description != known and not (simulated and description.run != known.run):
         raise ParametersRefused(

@@ -1,4 +1,4 @@
-"""Pins: the settings of a node that its owner fixes at its start (`flower-supernode --node-config`)."""
+"""Pins: settings of a node that its owner fixes when starting it (`flower-supernode --node-config`)."""
 
 import math
 import sys
@@ -21,24 +21,24 @@ from dordis.rounds.records import ROOM
 from dordis.selection.beacon import FileBeacon
 
 KEYS, REGISTRY, STATE = "dordis-keys", "dordis-registry", "dordis-state"
-"""Settings for the owner's key file, the registry of all clients, and the directory for durable state."""
+"""Names of the settings for the owner's key file, the registry of all clients, and the directory for durable state."""
 HELPER_KEYS = "dordis-helper-keys"
-"""Setting for the owner's key file in the role of a helper of assisted rounds."""
+"""Name of the setting for the key file of the node as a helper of assisted rounds."""
 COHORT, LEAST_COHORT = "dordis-cohort", "dordis-least-cohort"
-"""Settings for the number of scheduled clients of a round, and for the least number of clients in it."""
+"""Names of the settings for the number of scheduled clients of a round, and for the least number that takes part."""
 TRAIN_SECONDS = "dordis-train-seconds"
-"""Setting for the fixed training time in seconds."""
+"""Name of the setting for the fixed training time in seconds."""
 BEACON = "dordis-beacon"
-"""Setting for the file of published randomness."""
+"""Name of the setting for the beacon, a file of published randomness."""
 WEIGHT = "dordis-weight"
-"""Setting for the weight of the node's updates, above 0 and at most 1; it is public."""
+"""Name of the setting for the public weight of the node's updates, above 0 and at most 1."""
 EPSILON, DELTA = "dordis-epsilon", "dordis-delta"
-"""Settings for the owner's budget, which replaces that of the mod's policy."""
+"""Names of the settings for the owner's budget, which replaces the budget in the mod's policy."""
 
 
 @dataclass(frozen=True)
 class Pins:
-    """The owner's settings of one node; it is pinned if they include keys and registry."""
+    """The owner's settings of one node; the node is pinned if they include keys and registry."""
 
     config: Mapping[str, Any]
 
@@ -52,11 +52,11 @@ class Pins:
         return self._keys(KEYS)
 
     def helper_keys(self) -> Keys | None:
-        """Return a pinned node's keys for the role of a helper; None if no file is set."""
+        """Return a pinned node's keys as a helper; None if no file is set or the node is not pinned."""
         return self._keys(HELPER_KEYS) if self.is_pinned else None
 
     def helper_store(self) -> FileHelperStore:
-        """Return the durable state of a pinned helper, in a directory beside its key file for that role."""
+        """Return the durable state of a pinned node as a helper, in a directory beside its helper key file."""
         path = self._path(HELPER_KEYS)
         if path is None:
             raise InputError(f"set {HELPER_KEYS} on this node")
@@ -80,9 +80,10 @@ class Pins:
             raise InputError(f"cannot read the registry {path}: {error.strerror}") from None
 
     def state(self) -> Path | None:
-        """Return the directory of a pinned node: `dordis-state`, or else one beside the key file; None if not pinned.
+        """Return the directory for the state of a pinned node; None if the node is not pinned.
 
-        Each key has a directory of its own in it, so that nodes of one owner may share the setting.
+        It is a subdirectory, named by the public key, of the setting `dordis-state` or else of a directory beside the
+        key file; so several nodes of one owner may have the same `dordis-state`.
         """
         if not self.is_pinned:
             check_no_state(self.config)
@@ -93,18 +94,18 @@ class Pins:
         return (self._path(STATE) or path.with_suffix(".state")) / keys.identity().signing.hex()
 
     def beacon(self) -> FileBeacon | None:
-        """Return the beacon in the owner's file; None if none is set."""
+        """Return the beacon in the owner's file; None if no file is set."""
         path = self._path(BEACON)
         return None if path is None else FileBeacon(path)
 
     def weight(self) -> float:
-        """Return the weight of this node's updates."""
+        """Return the weight of this node's updates, 1 by default; raise InputError unless 0 < weight <= 1."""
         weight = float(self.config.get(WEIGHT, 1.0))
         check_weight(weight)
         return weight
 
     def policy(self, policy: Policy) -> Policy:
-        """Return the mod's policy, with the owner's budget in place of the mod's if it is set."""
+        """Return the mod's policy with the epsilon and delta of the pins, where the owner has set them."""
         budget = {"epsilon": EPSILON, "delta": DELTA}
         own = {name: float(self.config[key]) for name, key in budget.items() if key in self.config}
         return msgspec.structs.replace(policy, **own)
@@ -117,7 +118,10 @@ class Pins:
         return None if seconds is None else float(seconds)
 
     def cohort(self) -> tuple[int, int] | None:
-        """Return the scheduled cohort size and the least one, by default a majority; None if neither is set."""
+        """Return the scheduled and the least number of clients of a round; None if `dordis-cohort` is not set.
+
+        The least number is a majority by default.
+        """
         if COHORT not in self.config:
             return None
         cohort = int(self.config[COHORT])
@@ -134,7 +138,7 @@ def is_simulated() -> bool:
 
 
 def check_no_state(config: Mapping[str, Any]) -> None:
-    """Raise InputError if a node that is not pinned has a state directory, which belongs to the owner's keys."""
+    """Raise InputError if `dordis-state` is set on a node that is not pinned, and so lacks the owner's keys."""
     if STATE in config:
         raise InputError(f"{STATE} is set on a node that is not pinned: set {KEYS} and {REGISTRY} too")
 
@@ -158,7 +162,7 @@ def check_time_fixed(mode: str, pins: Pins, simulated: bool) -> None:
 
 
 def check_room(seconds: float, pins: Pins) -> None:
-    """Raise InputError if the fixed training time is too short for the largest batch, which it has to hide."""
+    """Raise InputError if the fixed training time is too short for `seconds`, the time of the largest batch."""
     agreed = pins.train_seconds()
     if agreed is not None and agreed < ROOM * seconds:
         raise InputError(
@@ -168,7 +172,7 @@ def check_room(seconds: float, pins: Pins) -> None:
 
 
 def check_cohort_pinned(description: RunDescription, pins: Pins) -> None:
-    """Raise ParametersRefused unless the run has the pinned cohort sizes: a smaller one could consist of colluders."""
+    """Raise ParametersRefused unless the run has the pinned cohort sizes: a small cohort could be mostly colluders."""
     if not pins.is_pinned or description.selection != "balanced":
         return
     agreed = pins.cohort()
@@ -185,7 +189,7 @@ def check_cohort_pinned(description: RunDescription, pins: Pins) -> None:
 
 
 def check_registry(registry: Registry, known: Registry, which: str) -> None:
-    """Raise ParametersRefused unless the registry of the run is equal to `known`."""
+    """Raise ParametersRefused unless the registry of the run equals `known`; `which` names `known` in the message."""
     if registry.root() != known.root():
         raise ParametersRefused(
             f"the registry of the run differs from the one {which}: ask the server's operator for it"
@@ -193,6 +197,6 @@ def check_registry(registry: Registry, known: Registry, which: str) -> None:
 
 
 def check_has_beacon(protocol: SummingProtocol, config: Mapping[str, Any]) -> None:
-    """Raise ParametersRefused if a node has no beacon, with which it verifies its neighbours in a sparse graph."""
+    """Raise ParametersRefused if the protocol has a sparse graph, which nodes verify with a beacon, and none is set."""
     if protocol.sparse and BEACON not in config:
         raise ParametersRefused(f"the graph of '{protocol.name}' is verified with a beacon: set {BEACON} on this node")

@@ -50,7 +50,7 @@ REGISTRY, WEIGHTS = "registry.json", "weights.json"
 
 
 class FlowerModel(AppServer):
-    """The application of a run under Flower; Flower's strategy has the model and uses the mean."""
+    """The server's application of a run under Flower; the model itself belongs to Flower's strategy."""
 
     folds: ClassVar[bool] = True
 
@@ -64,11 +64,11 @@ class FlowerModel(AppServer):
         return self.layout.dim
 
     def model(self) -> Floats:
-        """Return the digest of all data that nodes train from in this round; the model is in Flower's message."""
+        """Return the digest of all data from which nodes train, in place of the model, which is in Flower's message."""
         return digest_training(self._training.content, self._environment)
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
-        """Do nothing: the strategy uses the mean."""
+        """Do nothing: Flower's strategy uses the private mean."""
 
 
 @dataclass(frozen=True)
@@ -79,16 +79,16 @@ class Enrolment:
     nodes: Mapping[ClientId, int]
     weights: Mapping[ClientId, float]
     environment: bytes
-    """Digest of run config and app bundle, which is equal on all nodes."""
+    """Digest of run config and app bundle, which are the same on all nodes."""
     simulated: bool
     """Whether the nodes belong to Flower's simulation engine."""
     offers: Mapping[int, Identity] = field(default_factory=dict)
-    """Nodes that offer to be helpers, with their keys for that role."""
+    """Public keys, as helpers, of the nodes that offer to be helpers."""
     helpers: Mapping[ClientId, int] = field(default_factory=dict)
     """The node of every helper, by the helper's id."""
 
     def with_helpers(self, ids: Collection[int]) -> "Enrolment":
-        """Return this enrolment with nodes as helpers of these ids; raise InputError if too few nodes offer that."""
+        """Return this enrolment with a node for each of these helper ids; raise InputError if too few offer to help."""
         if not ids:
             return self
         registry, helpers = assign_helpers(self.registry, self.offers, ids)
@@ -97,7 +97,7 @@ class Enrolment:
 
 @dataclass
 class FlowerPopulation:
-    """The enrolled nodes of a run, and the engine of its rounds."""
+    """The population of a run under Flower: the enrolled nodes, whose rounds `open` can run."""
 
     transport: GridTransport
     enrolment: Enrolment
@@ -121,17 +121,17 @@ class FlowerPopulation:
 
     @property
     def nodes(self) -> Mapping[ClientId, int]:
-        """Return the node of every client."""
+        """Return the id of the Flower node of every client."""
         return self.enrolment.nodes
 
     @property
     def weights(self) -> Mapping[ClientId, float]:
-        """Return the weight of every client."""
+        """Return the weight of every client's updates."""
         return self.enrolment.weights
 
     @property
     def beacon(self) -> FileBeacon:
-        """Return the beacon in the configured file, from which sparse graphs are drawn."""
+        """Return the beacon in the file `deployment.beacon`, from which sparse graphs are drawn."""
         path = self.job.config.deployment.beacon
         return FileBeacon(Path(path), "" if path else "none")
 
@@ -141,7 +141,7 @@ class FlowerPopulation:
         return self.registry.root()
 
     def last_index(self) -> int:
-        """Return -1, because indices are only stored in the records of the run."""
+        """Return -1: no index of a round is stored outside the records of the run."""
         return -1
 
     def explain_failure(self) -> str:
@@ -152,13 +152,13 @@ class FlowerPopulation:
         """Return None, because interrupted rounds are not resumed under Flower."""
 
     def store(self, path: Path) -> None:
-        """Write the registry into a directory, and the weights of clients if they differ."""
+        """Write the registry to a run's directory, and the weights of clients unless all are 1."""
         self.registry.save(path / REGISTRY)
         if set(self.weights.values()) != {1.0}:
             write_new(path / WEIGHTS, msgspec.json.encode(self.weights))
 
     def open(self, run: bytes, selection: Selection, counted: Mapping[Attendance, OwnerCharge]) -> RoundRunner:
-        """Return the engine, with Flower's messages as its exchange."""
+        """Return the runner of the run's rounds, which sends its requests in Flower messages."""
         federation = self.job.config.federation
         description = RunDescription(
             run=run,
@@ -175,7 +175,7 @@ class FlowerPopulation:
         )
 
         def available(index: int) -> Collection[ClientId]:
-            """Return the clients that the strategy sampled; if the schedule selects clients, return all of them."""
+            """Return the clients that Flower's strategy sampled; all clients if a public schedule selects them."""
             sampled = isinstance(selection, UniformSelection | OpenArrival)
             return self.training.clients if sampled else tuple(self.nodes)
 
@@ -194,14 +194,14 @@ class FlowerPopulation:
 
 
 class FlowerRounds(RoundEngine):
-    """The round engine with Flower's messages as its exchange."""
+    """The round engine over Flower messages."""
 
     def __init__(self, exchange: FlowerExchange, *arguments: Any, **options: Any) -> None:
         super().__init__(exchange, *arguments, **options)
         self._flower = exchange
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
-        """Run the summing protocol with the clients of the round; with open arrival, with the invited ones."""
+        """Run the summing protocol with the clients of the round; without a fixed list, with the invited clients."""
         self._flower.invited = () if agreed.invitation is None else agreed.invitation.clients
         return super().sum(agreed, watch)
 
@@ -214,9 +214,10 @@ def enrol(
     timeout: float | None,
     helpers: bool = False,
 ) -> Enrolment:
-    """Return the enrolment of nodes for a run: their public keys, and those of helpers if `helpers`.
+    """Ask nodes for their public keys, with `helpers` also for those as helpers; return their enrolment.
 
-    Without a `known` registry, the new one is only as trustworthy as the SuperLink, which relays the keys.
+    Nodes whose keys are not in the `known` registry are left out.  Without it, a new registry is made, which is only as
+    trustworthy as the SuperLink, because that relays the keys.
     """
     asked = RecordDict({RECORD: to_record([seal(Enrol(mode, helpers or UNSET))])})
     replies = transport.send(dict.fromkeys(nodes, asked), timeout)
@@ -238,7 +239,7 @@ def enrol(
 
 
 def check_same_environment(environments: Mapping[int, bytes]) -> None:
-    """Raise InputError unless all nodes have the same run config and app bundle: they would refuse the rounds."""
+    """Raise InputError unless all nodes have the same run config and app bundle; otherwise they would refuse rounds."""
     (first, expected), *others = environments.items()
     for node, environment in others:
         if environment != expected:
@@ -265,14 +266,14 @@ def _read_enrolment(node: int, reply: FlowerMessage) -> Enrolled:
 
 
 def weighted_mean(finished: FinishedRound, weights: Mapping[ClientId, float]) -> Floats:
-    """Return the mean of weighted updates: each chunk's sum is divided by the weights of its survivors.
+    """Return the weighted mean of updates: the sum of each chunk, divided by the sum of its survivors' weights.
 
-    With records as the unit, it is divided by the expected number of sampled records.
+    With records as the unit, it is the sum divided by the expected number of sampled records.
     """
     aggregate, parameters = finished.result.aggregate, finished.parameters
     summed = [sum(weights[u] for u in output.survivors) for output in finished.result.outputs]
     blocks = [(span.stop - span.start) // parameters.encoding.block for span in parameters.chunks]
-    chunks = len(aggregate.survivors)  # chunks of the update, without the clipping bit's
+    chunks = len(aggregate.survivors)  # chunks of the update, without the chunk of the clipping bit
     by_coordinate = replace(aggregate, by_block=np.repeat(summed[:chunks], blocks[:chunks])).counts
     mean: Floats = aggregate.total / (by_coordinate * aggregate.batch)
     return mean

@@ -1,8 +1,8 @@
 """The state of a client between messages: in Flower's `context.state`, or for a pinned node in the owner's directory.
 
-The client is built anew for every message.  Flower stores `context.state` on the node and passes it to the ClientApp
-with each message.  Keys, description and participation counts last for a Flower run.  The state of a round is replaced
-by that of the next round; update and input are dropped after the upload.
+The client is built anew for every Flower message.  Flower stores `context.state` on the node and passes it to the
+ClientApp with each message.  Keys, run description and participation counts last for a Flower run.  The state of a
+round is replaced by that of the next round; the update and the encoded input are deleted after the upload.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,15 +32,18 @@ from dordis.protocol import ENCODER, check_same_request
 from dordis.rounds.events import Encoded, Trained
 
 RUN, ROUND = "dordis-run", "dordis-round"
-"""Names of the two records of the state."""
+"""Names of the records in `context.state` for the state of the run and of the open round."""
 LONGEST_STORED_REPLY = 1 << 16
-"""Longest reply, in bytes, that is stored to be repeated; Flower delivers a message once, so few are needed."""
+"""Longest reply, in bytes, that is stored for a repeated request; such requests are rare, as Flower delivers once."""
 
 _Claim = tuple[str, bytes, bytes, bytes | None]
 
 
 class RunState:
-    """The state of a node that is not pinned, for one Flower run: keys, description, participations, rounds left."""
+    """The state of a node that is not pinned, for one Flower run.
+
+    It has keys, run description, participation count, training count, and the rounds that the client has left.
+    """
 
     def __init__(self, state: RecordDict, run: int) -> None:
         if RUN not in state:
@@ -77,12 +80,12 @@ class RunState:
         return bool(self._record.get(f"left-{round.hex()}", False))
 
     def leave(self, round: bytes) -> None:
-        """Leave a round for good."""
+        """Record that this client has left a round for good."""
         self._record[f"left-{round.hex()}"] = True
 
     @property
     def journals(self) -> "StateJournals":
-        """Return the journals of the rounds."""
+        """Return the function that opens the journal of a round."""
         return StateJournals(self._state, self)
 
     @property
@@ -91,7 +94,7 @@ class RunState:
         return self.journals.open_round
 
     def participation(self) -> "StateParticipation":
-        """Return the participation count."""
+        """Return the participation count of this node in the Flower run."""
         return StateParticipation(self._record)
 
     def trainings(self) -> "StateTrainings":
@@ -102,12 +105,12 @@ class RunState:
         """Do nothing, because a node that is not pinned has no owner's directory."""
 
     def drop_input(self, round: bytes) -> None:
-        """Drop the input of a round after its upload."""
+        """Delete the encoded input of a round, after its upload, from the state."""
         self.journals(round).drop_input()
 
 
 class StateParticipation(MemoryParticipation):
-    """A participation count that lasts for one Flower run."""
+    """A participation count in Flower's state, which lasts for one Flower run."""
 
     def __init__(self, record: Any) -> None:
         super().__init__()
@@ -120,7 +123,7 @@ class StateParticipation(MemoryParticipation):
 
 
 class StateTrainings(MemoryTrainings):
-    """A training count for one Flower run."""
+    """A training count in Flower's state, which lasts for one Flower run."""
 
     def __init__(self, record: Any) -> None:
         super().__init__()
@@ -135,7 +138,7 @@ class StateTrainings(MemoryTrainings):
 
 
 class StateJournals:
-    """The journal of the open round; opening another round leaves it."""
+    """Opens the journal of a round; a client has one open round, and leaves it by opening another one."""
 
     def __init__(self, state: RecordDict, run: RunState) -> None:
         self._state, self._run = state, run
@@ -166,10 +169,10 @@ class StateJournal:
         self._record, self._run, self._closed = record, run, False
 
     def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> bytes:
-        """Return the stored reply of a request; if there is none, store and return the one that `respond` makes.
+        """Return the stored reply to a request; if there is none, store and return the one that `respond` computes.
 
-        `respond` returns the changes of the client's state and the reply.  Raise if the reply was too long to be
-        stored.
+        `respond` returns the changes of the client's state and the reply.  Raise if the request was answered before
+        with a reply that was too long to be stored.
         """
         if self._closed:
             raise Aborted("this client has left the round")
@@ -189,7 +192,7 @@ class StateJournal:
         return [changes for _, _, changes, _ in self._claims()[claims:]]
 
     def note(self, event: msgspec.Struct) -> None:
-        """Store an event; the update is dropped when the input is encoded."""
+        """Store an event; the event `Encoded` deletes the update, which is no longer needed."""
         if self._closed:
             raise Aborted("this client has left the round")
         if isinstance(event, Encoded):
@@ -197,19 +200,19 @@ class StateJournal:
         self._add("event", ENCODER.encode(event))
 
     def events(self, kind: Any) -> Sequence[Any]:
-        """Return the stored events in order, decoded as structs of a type or of a union of types."""
+        """Return the stored events in order, decoded as structs of the type, or union of types, `kind`."""
         decoder = msgspec.msgpack.Decoder(kind)
         return [decoder.decode(data) for data in self._all("event")]
 
     def drop_input(self) -> None:
-        """Drop the input after its upload."""
+        """Delete the encoded input after its upload."""
         self._clear(Encoded, "vector")
 
     def release(self) -> None:
-        """Do nothing: Flower stores the state."""
+        """Do nothing: Flower stores the state after each message."""
 
     def close(self) -> None:
-        """Leave the round: refuse all further requests and delete the stored state."""
+        """Leave the round for good: delete its stored state, so that all further requests are refused."""
         if not self._closed:
             self._run.leave(self._record["round"])
             self._record.clear()
@@ -236,10 +239,10 @@ class StateJournal:
 
 @dataclass(frozen=True)
 class FileState:
-    """The state of a pinned node in its owner's directory, on disk before Flower gets a reply.
+    """The state of a pinned node in its owner's directory; it is written before Flower gets a reply.
 
-    Flower sends a reply before it stores the node's context.  A node that is stopped in between would lose the context,
-    and could answer again with a different reply.
+    Flower stores a node's context only after it has sent the reply.  A node that is stopped in between would lose the
+    context, and could answer the same request again with a different reply.
     """
 
     path: Path
@@ -277,11 +280,11 @@ class FileState:
         return ClientDirectory(self.path).trainings
 
     def note_training(self, what: str, failure: str) -> None:
-        """Record the outcome of a training for the owner."""
+        """Record for the owner how the training `what` ended; `failure` is empty if it succeeded."""
         ClientDirectory(self.path).status.note(what, failure)
 
     def drop_input(self, round: bytes) -> None:
-        """Do nothing, because the input is encrypted under a key that is destroyed when the next round begins."""
+        """Do nothing: the stored input is encrypted with a key that is destroyed when the next round begins."""
 
     @property
     def _description_file(self) -> Path:

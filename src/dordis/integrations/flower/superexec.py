@@ -1,8 +1,8 @@
 """A Flower SuperExec whose ClientApps start fast: they are forked from a process that has done their imports.
 
 Flower starts a process for each message.  A private round takes six messages, and importing Flower is most of the work
-of such a process.  With `--isolation process` a SuperNode leaves starting them to a SuperExec.  This one takes the
-arguments of `flower-superexec`; every message still has its own process.
+of such a process.  With `--isolation process` a SuperNode lets a SuperExec start these processes.  This SuperExec takes
+the arguments of `flower-superexec`; every message still has its own process.
 """
 
 import multiprocessing
@@ -19,7 +19,7 @@ IMPORTED = (
 )
 """Modules imported before a fork; the app is loaded after the fork, from the bundle of the message's run."""
 POLL = ("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.2")
-"""Environment variable and default for the seconds between polls of Flower's SuperExec for a message."""
+"""Environment variable, and its default, for the seconds between two polls of Flower's SuperExec for a message."""
 
 
 def launcher(context: ForkServerContext, otherwise: Any) -> Any:
@@ -54,7 +54,7 @@ def main() -> None:
     os.environ.setdefault(*POLL)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(IMPORTED))
-    forkserver.ensure_running()  # so that it imports while the node connects
+    forkserver.ensure_running()  # now, so that the modules are imported while the node connects
     SubprocessExecutor.launch = launcher(context, SubprocessExecutor.launch)
     flower_superexec()
 

@@ -1,7 +1,8 @@
 """The train function of a ClientApp as an application of dordis: one update of all data, or gradients of records.
 
-With clients as the unit of privacy, the update is the change of the model by the function.  With records as the unit,
-the function returns `train_step(message, module, x, y)`, and the gradient of each record is computed here.
+With clients as the unit of privacy, the update is the difference between the model that the train function returns and
+the model that it received.  With records as the unit, the train function returns `train_step(message, module, x, y)`,
+and the gradient of each record is computed here.
 """
 
 import logging
@@ -34,7 +35,7 @@ CallNext = Callable[[FlowerMessage, Context], FlowerMessage]
 
 @dataclass(frozen=True)
 class RecordStep:
-    """A torch module and the records of a node, for which gradients are computed one by one."""
+    """The arguments of `train_step`: a torch module, and the records whose gradients are computed with it."""
 
     module: Any
     x: Any
@@ -44,7 +45,7 @@ class RecordStep:
 
 
 class StepReply(FlowerMessage):
-    """The reply of `train_step`: the mod reads the step, and nothing of it leaves the node."""
+    """The result of `train_step`: the mod reads `step` from it, and sends none of it to the server."""
 
     def __init__(self, request: FlowerMessage, step: RecordStep) -> None:
         super().__init__(RecordDict(), reply_to=request)
@@ -60,7 +61,7 @@ def train_step(
     keys: Sequence[Any] | None = None,
     target: str = "classification",
 ) -> FlowerMessage:
-    """Return the reply of a train function if records are the unit of privacy; the mod makes a DP-SGD step of it.
+    """Return what a train function has to return if records are the unit of privacy; the mod makes a DP-SGD step of it.
 
     `module` is a torch module with the parameters in the message; `x` and `y` are all records of the node, as arrays or
     tensors, from which the mod samples.  Rows with equal `keys` are one record.  The loss follows from `target`:
@@ -71,36 +72,36 @@ def train_step(
 
 
 class FlowerApp(RecordClient):
-    """The app's train function as an application of dordis, for one message."""
+    """The app's train function as the client's application of dordis, for one Flower message."""
 
     def __init__(self, message: FlowerMessage, context: Context, call_next: CallNext) -> None:
         self._message, self._context, self._call_next = message, context, call_next
 
     @cached_property
     def received_digest(self) -> ModelBytes:
-        """Return the digest of the train message, as its invitation must have it."""
+        """Return the digest of the train message, which the invitation in it must contain."""
         return digest_received(self._message, self._context)
 
     def model_vector(self) -> Floats:
-        """Return the numbers of the model in the message as a vector."""
+        """Return the model in the message as a vector of its floating-point numbers."""
         _, model = find_model(self._message.content)
         return Layout.from_record(model).to_vector(model)
 
     def form(self) -> AppForm | None:
-        """Return the lengths of the digest and of an update; None if the message has no model."""
+        """Return the lengths of the digest and of an update, which invitations must have; None without a model."""
         if not self._message.content.array_records:
             return None
         return AppForm(DTYPES[0], frozenset({len(self.received_digest.array)}), frozenset({len(self.model_vector())}))
 
     def models(self) -> LastModel:
-        """Return a model cache with the digest of the train message; empty if the message has no model."""
+        """Return a model cache that contains the digest of the train message; empty if the message has no model."""
         models = LastModel()
         if self._message.content.array_records:
             models.keep(self.received_digest)
         return models
 
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
-        """Return the weighted change of the model by the train function, called with the strategy's message."""
+        """Call the train function with the strategy's message; return the model's change times the node's weight."""
         _, model_record = find_model(self._message.content)
         layout = Layout.from_record(model_record)
         before = layout.to_vector(model_record)  # taken before training, because the app may change the message
@@ -114,7 +115,7 @@ class FlowerApp(RecordClient):
         return update * Pins(self._context.node_config).weight()
 
     def _train(self) -> FlowerMessage:
-        """Return the reply of the train function to the strategy's records."""
+        """Return the reply of the train function to the strategy's records, without the record of dordis."""
         content = RecordDict({name: record for name, record in self._message.content.items() if name != RECORD})
         return self._call_next(FlowerMessage(content, metadata=self._message.metadata), self._context)
 
@@ -125,20 +126,23 @@ class FlowerApp(RecordClient):
 
     @property
     def width(self) -> int:
-        """Return the number of places in a slice."""
+        """Return the number of places for records in a slice, whose gradients are computed together."""
         return self._learner.width
 
     def begin(self, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> None:
-        """Test that gradients depend on neither other records nor place; if they do, compute them one at a time."""
+        """Compute gradients one at a time if a test shows that they depend on other records of a slice or on places."""
         self._learner.begin(round, self._parameters, dim, attempt)
 
     def record_gradients(self, round: RoundInfo, model: Numbers, places: Places) -> Reals:
-        """Return the negative gradients of records; `model` is the digest, and the parameters are in the message."""
+        """Return the negative gradients of the records at `places`.
+
+        `model` is the digest of the message, so the parameters are read from the message instead.
+        """
         return self._learner.record_gradients(round, self._parameters, places)
 
     @cached_property
     def step(self) -> RecordStep:
-        """Return the arguments of `train_step` in the train function; its errors go to the owner's log only."""
+        """Call the train function and return the arguments of its `train_step`; errors go to the owner's log only."""
         reply = contain("the train function", self._train, log.error)
         if reply is None:
             raise InputError("the train function of this node failed: its log says why")
@@ -173,14 +177,14 @@ class FlowerApp(RecordClient):
         return learner
 
     def check_declared(self, declared: int) -> None:
-        """Raise if the node has more records than declared; their number goes to the owner's log only."""
+        """Raise InputError if the node has more records than `declared`; their number goes to the owner's log only."""
         if self.records > declared:
             log.error("this node holds %d records, and privacy.records is %d", self.records, declared)
             raise InputError(f"this node holds more than {declared} records: set privacy.records to a larger number")
 
 
 def check_same_parameters(layout: Layout, parameters: dict[str, Any]) -> None:
-    """Raise unless the arrays of the message are the module's parameters, by name or as a numbered list."""
+    """Raise InputError unless the message's arrays are the module's parameters, by name or numbered from 0 on."""
     shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
     numbered = list(map(str, range(len(shapes))))
     if list(layout.shapes) not in (list(shapes), numbered) or list(layout.shapes.values()) != list(shapes.values()):
@@ -191,7 +195,10 @@ def check_same_parameters(layout: Layout, parameters: dict[str, Any]) -> None:
 
 
 def check_record_ids(step: RecordStep, column: str) -> None:
-    """Raise unless `train_step` has keys exactly if `privacy.record` is set, since epsilon is stated for one id."""
+    """Raise InputError unless `train_step` has keys if and only if `column`, `privacy.record`, is set.
+
+    With keys, epsilon is stated for all rows with the same key; without keys, for one row.
+    """
     if (step.keys is not None) != bool(column):
         said = f"the run states epsilon for one '{column}'" if column else "the run states epsilon for one row"
         raise InputError(

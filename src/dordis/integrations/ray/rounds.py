@@ -1,7 +1,7 @@
 """Rounds of a simulated run over Ray, by the same engine as all other rounds.
 
-The server's vectors are in the cluster too: uploads are summed in the clients' processes, and masks and noise are
-computed in slices.
+The server's vectors are computed in the cluster too: uploads are summed in the clients' processes, and masks and noise
+are expanded slice by slice in Ray tasks.
 """
 
 import secrets
@@ -35,14 +35,14 @@ from dordis.simulation.population import FullRounds, Present, SimulatedHome
 
 
 class RayAccumulator:
-    """A sum of uploads in parts, one per process; if a process dies, its part is lost."""
+    """A sum of uploads in parts, one per process of clients; if a process dies, its part is lost."""
 
     def __init__(self, workers: Workers, sum: Sum) -> None:
         self._workers, self._sum = workers, sum
         self._accepted: dict[int, list[ClientId]] = {}
 
     def add(self, u: ClientId, packed: Packed) -> None:
-        """Add the upload in the process that holds it; the vector given here is empty."""
+        """Add the upload of client `u` in the process that has it; `packed` is empty, because uploads stay there."""
         place = self._workers.place(u)
         accepted = self._accepted.setdefault(place, [])
         accepted.append(u)
@@ -53,7 +53,7 @@ class RayAccumulator:
         self._workers.begin(place, "add", self._sum, self._accepted.pop(place))
 
     def close(self) -> tuple[Vector, Collection[ClientId]]:
-        """Return the sum of all parts, and the clients in it."""
+        """Return the sum of all parts, and the clients whose uploads are in it."""
         for place in list(self._accepted):
             self._flush(place)
         total, clients = np.zeros(self._sum.dim, np.uint32), set()
@@ -72,23 +72,23 @@ class RayVectors:
         self._slices = max(1, int(ray.cluster_resources().get("CPU", 1)))
 
     def accumulator(self, chunk: int, dim: int, bits: int) -> RayAccumulator:
-        """Return an empty sum of a chunk."""
+        """Return an empty sum for the uploads of a chunk, vectors of `dim` coordinates modulo 2^bits."""
         return RayAccumulator(self._workers, Sum(next(self._numbers), chunk, dim, bits))
 
     def add_masks(
         self, suite: Suite, total: Vector, added: Sequence[Any], subtracted: Sequence[Any], bits: int
     ) -> None:
-        """Add and subtract masks in place, modulo 2^bits."""
+        """Add the masks `added` to `total` and subtract the masks `subtracted`, in place, modulo 2^bits."""
         if added or subtracted:
             self._add(total, sum_masks, (suite, added, subtracted, bits))
 
     def remove_noise(self, total: Vector, released: Released, add: AddNoise) -> None:
-        """Subtract released noise components, which `add` expands, in place, modulo 2^32."""
+        """Subtract the noise of released seeds, which `add` expands, from `total` in place, modulo 2^32."""
         if released:
             self._add(total, negate_noise, (released, add))
 
     def _add(self, total: Vector, compute: Callable[[Any, int, int], Vector], what: Any) -> None:
-        """Compute each slice in a task, and add the results to `total`."""
+        """Add the vector that `compute` returns for `what` to `total` in place; a Ray task computes each slice."""
         task, shared = _task(compute), ray.put(what)
         step = -(-total.size // self._slices // GROUP) * GROUP
         starts = range(0, total.size, max(1, step))
@@ -99,12 +99,12 @@ class RayVectors:
 
 @cache
 def _task(compute: Callable[[Any, int, int], Vector]) -> Any:
-    """Return the Ray task of a function; cached, so that Ray sends the function to every process once."""
+    """Return a function as a Ray task; cached, so that Ray sends the function only once to every process."""
     return ray.remote(compute)
 
 
 def sum_masks(what: tuple[Suite, Sequence[Any], Sequence[Any], int], first: int, dim: int) -> Vector:
-    """Return a slice of the sum of masks."""
+    """Return `dim` coordinates, from `first` on, of the sum of added masks less the subtracted ones."""
     suite, added, subtracted, bits = what
     total = np.zeros(dim, np.uint32)
     suite.prg.add_masks(total, added, subtracted, bits, first=first)
@@ -112,7 +112,7 @@ def sum_masks(what: tuple[Suite, Sequence[Any], Sequence[Any], int], first: int,
 
 
 def negate_noise(what: tuple[Released, AddNoise], first: int, dim: int) -> Vector:
-    """Return a slice of the negated sum of noise components."""
+    """Return `dim` coordinates, from `first` on, of the negated sum of the noise of released seeds."""
     released, add = what
     total = np.zeros(dim, np.uint32)
     for seed, variance in released:
@@ -147,13 +147,13 @@ class RayRounds(FullRounds):
         super().__init__(engine, departures)
 
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
-        """Drop the previous round's state in all processes, and gather clients."""
+        """Delete the previous round's uploads in all processes; then return the clients that accept and train."""
         for _ in self._workers.ask("begin"):
             pass
         return super().gather(invitation, watch)
 
     def _available(self, index: int) -> Collection[ClientId]:
-        """Return the clients to invite, without those of lost processes unless a schedule fixes the clients."""
+        """Return the clients to invite; clients of lost processes only if the server does not choose among clients."""
         workers = self._workers
         asked = workers.ask("willing", self._cap)
         willing = {u for place, own in asked for u in own if workers.place(u) == place}
@@ -162,11 +162,11 @@ class RayRounds(FullRounds):
 
 
 def start_workers(home: SimulatedHome, selection: Selection, counted: Counted) -> Workers:
-    """Return the processes of a run, started and spread over the machines of the cluster."""
+    """Start the processes of a run, spread over the machines of the cluster, and return them."""
     nodes = choose_nodes(home)
     home.registry.root()  # derives all keys once, before they are copied into the processes
     ids, dim = home.identities.ids, home.job.design.setting.dim
-    job = replace(home.job, app=IdleServer(dim))  # the server's state is not needed there
+    job = replace(home.job, app=IdleServer(dim))  # the processes do not need the server's application
     shared = ray.put(replace(home, job=job, entropy=secrets.token_bytes))  # copies of a seeded stream would repeat
     actor, affinities = ray.remote(Worker), [NodeAffinitySchedulingStrategy(node, soft=True) for node in nodes]
     handles = [actor.options(scheduling_strategy=node).remote(shared, selection, counted) for node in affinities]
@@ -174,7 +174,7 @@ def start_workers(home: SimulatedHome, selection: Selection, counted: Counted) -
 
 
 def choose_nodes(home: SimulatedHome) -> list[str]:
-    """Return the node of each process of a run; without a cluster, start Ray on this machine."""
+    """Return the id of the Ray node for each process of a run; if Ray is not running, start it on this machine."""
     if not ray.is_initialized():
         ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     nodes = list_processors()
@@ -183,7 +183,7 @@ def choose_nodes(home: SimulatedHome) -> list[str]:
 
 
 def describe_nodes(nodes: Sequence[str]) -> str:
-    """Return a clause about where clients compute, from the node of each process.
+    """Return in words where clients compute, from the ids of the nodes of all processes.
 
     >>> describe_nodes(["a", "b", "a"])
     'in 3 processes of Ray on 2 nodes'
@@ -194,7 +194,10 @@ def describe_nodes(nodes: Sequence[str]) -> str:
 
 
 def list_processors() -> list[str]:
-    """Return the node of every processor of the cluster, alternating; raise InputError if there are none."""
+    """Return for every processor of the cluster the id of its node, with the nodes in turn.
+
+    Raise InputError if there are no processors.
+    """
     processors = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]}
     most = max(processors.values(), default=0)
     in_turn = [node for turn in range(most) for node, count in sorted(processors.items()) if turn < count]
@@ -204,7 +207,7 @@ def list_processors() -> list[str]:
 
 
 def make_async(exchange: Exchange) -> Any:
-    """Return an awaitable form of an exchange; calls are answered one after the other."""
+    """Return an exchange as an asynchronous function, which answers its calls one after the other."""
 
     async def deliver(requests: Requests) -> Replies:
         return exchange(requests)

@@ -30,7 +30,7 @@ Counted = Mapping[Attendance, OwnerCharge]
 
 @dataclass
 class Answers:
-    """The replies of the clients of one process, their refusals, and the traffic."""
+    """The replies of the clients of one process, the reasons of refusals, and the traffic."""
 
     replies: list[tuple[ClientId, Message]] = field(default_factory=list)
     refusals: list[tuple[ClientId, str]] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Sum:
-    """An incomplete sum of the uploads of a chunk, with a unique number."""
+    """Description of a sum of uploads: a unique number, the chunk, and length and bits of its vectors."""
 
     number: int
     chunk: int
@@ -48,7 +48,7 @@ class Sum:
 
 
 class Worker:
-    """Clients of a run in one process, built at their first request; uploads stay here until they are summed."""
+    """A process with clients of a run, each built at its first request; uploads stay here until they are summed."""
 
     def __init__(self, home: SimulatedHome, selection: Selection, counted: Counted) -> None:
         self._clients = home.create_clients(b"", selection, counted)
@@ -56,7 +56,7 @@ class Worker:
         self._sums: dict[int, LocalAccumulator] = {}
 
     def answer(self, requests: Requests) -> Answers:
-        """Return the replies of clients to requests; the vectors of uploads stay in this process."""
+        """Return the replies of clients to requests; uploads are stored here, and returned with an empty vector."""
         exchange = LocalExchange(self._clients)
         replies = [
             (u, self._store_upload(u, reply) if requests[u].uploads else reply)
@@ -72,13 +72,13 @@ class Worker:
         return msgspec.structs.replace(reply, **{reply.bulk: b""}) if reply.bulk else reply
 
     def begin(self) -> bool:
-        """Drop the uploads and sums of a failed round."""
+        """Delete the uploads and sums that a failed round has left; return True, as an acknowledgement."""
         self._uploads.clear()
         self._sums.clear()
         return True
 
     def add(self, sum: Sum, clients: Collection[ClientId]) -> None:
-        """Add uploads of these clients to a sum; malformed uploads are left out."""
+        """Add the stored uploads of these clients to a sum; malformed and missing ones are left out."""
         total = self._sums.setdefault(sum.number, LocalAccumulator(sum.dim, sum.bits))
         for u in clients:
             try:
@@ -87,7 +87,7 @@ class Worker:
                 continue
 
     def total(self, sum: Sum) -> tuple[Vector, Collection[ClientId]]:
-        """Return the sum over the clients of this process, and the clients in it."""
+        """Return the sum of the uploads of this process, and the clients in it."""
         return self._sums.pop(sum.number, LocalAccumulator(sum.dim, sum.bits)).close()
 
     def willing(self, cap: int | None) -> list[ClientId]:
@@ -96,16 +96,16 @@ class Worker:
 
 
 UPLOADS = 8
-"""Number of uploads of one process that are requested and added together; at most twice as many are in memory."""
+"""Number of uploads that a process computes in one batch and adds together; it has at most two batches in memory."""
 GONE = (RayActorError, ObjectLostError)
-"""Ray's errors for a lost process or machine."""
+"""The errors of Ray for a lost process or machine."""
 
 Handle = Any
 """A handle of a Ray actor."""
 
 
 class Workers:
-    """The processes of the clients, and the indices of lost ones."""
+    """The processes of all clients, by index; `gone` has the indices of lost processes."""
 
     def __init__(self, handles: Sequence[Handle], ids: Sequence[ClientId]) -> None:
         self._handles, self.ids = list(handles), tuple(ids)
@@ -125,11 +125,11 @@ class Workers:
         return [place for place in range(len(self._handles)) if place not in self.gone]
 
     def begin(self, place: int, name: str, *arguments: Any) -> Any:
-        """Start a method call in a process; return Ray's reference to the result."""
+        """Start a call of a `Worker` method in the process with index `place`; return Ray's reference to the result."""
         return getattr(self._handles[place], name).remote(*arguments)
 
     def result(self, place: int, reference: Any) -> Any:
-        """Return the result of a call, None if the process is lost; errors of dordis in the process are raised here."""
+        """Return the result of a call, None if the process is lost; raise an error of dordis that the call raised."""
         try:
             return ray.get(reference)
         except GONE:
@@ -141,7 +141,7 @@ class Workers:
             raise
 
     def ask(self, name: str, *arguments: Any) -> Iterator[tuple[int, Any]]:
-        """Call a method in every process; yield the results as they arrive."""
+        """Call a `Worker` method in every process; yield index and result as they arrive, without lost processes."""
         begun = {self.begin(place, name, *arguments): place for place in self.alive}
         while begun:
             (done, *_), _ = ray.wait(list(begun), num_returns=1)
@@ -152,14 +152,14 @@ class Workers:
 
 
 class RayExchange(MessageMeter):
-    """Sends requests to the processes, one batch per process; uploads are requested a few at a time."""
+    """Sends the requests to clients in one batch to each process; uploads in several small batches."""
 
     def __init__(self, workers: Workers, lost: Lost) -> None:
         super().__init__()
         self._workers, self._lost = workers, lost
 
     def __call__(self, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
-        """Yield the replies as they arrive."""
+        """Send the requests; yield client and reply as they arrive."""
         waiting = {place: split_requests(asked) for place, asked in self._by_place(requests).items()}
         begun: dict[Any, int] = {}
 
@@ -179,7 +179,7 @@ class RayExchange(MessageMeter):
                 yield from self._counted(answers)
 
     def _by_place(self, requests: Requests) -> dict[int, dict[ClientId, Message]]:
-        """Group requests by process."""
+        """Return the requests by index of their clients' process, without lost ones and requests to work ahead."""
         asked: dict[int, dict[ClientId, Message]] = {}
         for u, request in requests.items():
             if u in self._workers and not request.ahead and not self._lost(u, request):
@@ -193,7 +193,7 @@ class RayExchange(MessageMeter):
 
 
 def split_requests(requests: Requests) -> Iterator[Requests]:
-    """Yield the requests to one process in batches; batches of uploads are small, to fit into memory."""
+    """Yield the requests to one process in batches: all at once, or UPLOADS at a time for uploads, to save memory."""
     most = UPLOADS if any(request.uploads for request in requests.values()) else len(requests)
     left = iter(requests.items())
     while part := dict(islice(left, most)):
