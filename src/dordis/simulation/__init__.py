@@ -1,1 +1,1 @@
-"""Runs with all clients in one process: simulated dropout, virtual time, and ideal rounds without messages."""
+"""Runs with simulated clients: their dropout, rounds in virtual time, and ideal rounds without messages."""

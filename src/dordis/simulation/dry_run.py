@@ -1,4 +1,4 @@
-"""Estimates of time and bytes of a planned run, measured in one round whose updates are zeros and reveal nothing."""
+"""Estimates of the time and bytes of a planned run, from one round with updates of zeros, which reveal nothing."""
 
 import secrets
 import time
@@ -23,30 +23,35 @@ from dordis.simulation.population import Identities, SimulatedHome
 from dordis.simulation.run import SimulatedJob
 
 LONGEST = 1 << 18
-"""Longest update that is measured; for longer ones time and bytes are extrapolated in proportion to the length."""
+"""Most coordinates of a measured update; time and bytes of longer ones are extrapolated in proportion to them."""
 
 
 @dataclass(frozen=True)
 class RehearsalCosts:
-    """Costs of a measured round: seconds of all clients' training, seconds of the protocol, and bytes of one client."""
+    """Estimated costs of a round.
+
+    `work` has the seconds of all clients' training, `protocol` the seconds of everything else, and `up` the bytes that
+    one client sends.
+    """
 
     work: float
     protocol: float
     up: float | None
     down: float | None
-    """Bytes that a client receives, with the whole model; a client that has the model receives `model_bytes` fewer."""
+    """Bytes that a client receives, with the whole model; if it already has the model, `model_bytes` fewer."""
     model_bytes: int
     missed_bytes: int | None
-    """Bytes of one missed sum, which a client receives in place of the model; None if it always receives the model."""
+    """Bytes of the sum of one missed round, which a client receives instead of the model; None if it always gets the
+    model."""
 
     @property
     def seconds(self) -> float:
-        """Return the seconds of a whole round in which the clients compute one after the other."""
+        """Return the seconds of a whole round if the clients compute one after the other, as in a simulation."""
         return self.work + self.protocol
 
 
 def zero_population(simulated: SimulatedJob, design: RoundPlan, identities: Identities, fidelity: str) -> SimulatedHome:
-    """Return the population of a job, with updates of zeros in place of its application's, and without dropout."""
+    """Return a population for a job without dropout, whose clients have updates of zeros instead of training."""
     dim = design.setting.dim
     job, client = replace(simulated.job, app=IdleServer(dim), design=design), FixedClient(np.zeros(dim))
     settings = Simulation(fidelity="ideal" if fidelity == "ideal" else "full", dropout=NoDropout())
@@ -54,7 +59,7 @@ def zero_population(simulated: SimulatedJob, design: RoundPlan, identities: Iden
 
 
 def rehearse(simulated: SimulatedJob) -> RehearsalCosts:
-    """Return the measured costs of one round of zeros and of one client's training, whose update is discarded.
+    """Return the costs of a round, from one measured round of zeros and one training, whose update is discarded.
 
     If the application has updates of several lengths, the longest one is measured.
     """
@@ -79,7 +84,10 @@ def rehearse(simulated: SimulatedJob) -> RehearsalCosts:
 
 
 def _missed(simulated: SimulatedJob, model: int) -> int | None:
-    """Return the bytes of a missed sum; None if the model has fewer or clients cannot use missed sums."""
+    """Return the bytes of the sum of one missed round; None if clients cannot catch up with it.
+
+    Also None if the model, of `model` bytes, is smaller.
+    """
     design, follows = simulated.job.design, simulated.client(ClientId(1)).follows
     if not (follows and design.mechanism.is_decoded_by_chunk):
         return None
@@ -92,7 +100,7 @@ def _missed(simulated: SimulatedJob, model: int) -> int | None:
 
 
 def _work(simulated: SimulatedJob) -> float:
-    """Return the seconds in which the application computes the update of one client."""
+    """Return the seconds that the application takes to compute the update of one client."""
     client, app, design = simulated.client(ClientId(1)), simulated.job.app, simulated.job.design
     if design.record_encoding is not None:
         return rehearse_records(as_record_client(client), app, design.setting.clip, design.record_encoding)

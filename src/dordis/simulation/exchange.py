@@ -1,4 +1,4 @@
-"""An exchange in memory: every message is encoded and decoded, and tests and dropout models can lose messages."""
+"""An exchange in memory: every message is encoded and decoded, and a dropout model or a test can lose messages."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ Lost = Callable[[ClientId, Message], bool]
 
 
 class Parties(Protocol):
-    """The clients by id; a client may be created on first use."""
+    """A mapping from ids to clients; it may create a client on first use."""
 
     def __contains__(self, client: object, /) -> bool: ...
 
@@ -31,14 +31,14 @@ def nothing_lost(client: ClientId, message: Message) -> bool:
 class LocalExchange(MessageMeter):
     """Delivers requests to clients in this process, one after the other, each when the caller takes the next reply.
 
-    `lost_request` and `lost_reply` tell whether a message is lost.  A client that raises does not answer, and its error
-    is appended to `errors`, as are errors in the bytes of replies; `UnusableUpdate` is raised, since the application is
-    wrong.  `sent` and `received` count the bytes of each client's replies and requests, `kinds` those of requests by
-    type, and `seconds` each client's CPU time, with decoding of requests and encoding of replies.
+    `lost_request` and `lost_reply` tell whether a message is lost.  A client that raises an error does not answer; its
+    error is appended to `errors`, as is the error of a malformed reply.  Only `UnusableUpdate` is raised, because it is
+    an error of the application.  `sent` counts the bytes of each client's replies, `received` those of its requests,
+    `kinds` the bytes of requests by type, and `seconds` each client's CPU time, including its encoding and decoding.
 
     Requests to work ahead are delivered only if `ahead` is True, because their results for all clients are in memory at
-    once.  Requests to `helpers` are never lost, and are counted apart from those to clients.  `coming` returns the
-    clients that answer an open call, in the order of their arrival; the call closes when `time_is_up` returns True.
+    once.  Requests to `helpers` are never lost, and their times and errors are recorded separately.  `coming` returns
+    the clients that answer an open call, in the order of their arrival; the call closes if `time_is_up` returns True.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class LocalExchange(MessageMeter):
         self.helper_errors: list[tuple[ClientId, DordisError]] = []
 
     def __call__(self, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
-        """Deliver the requests and yield the replies one by one; bulk is passed on without a copy."""
+        """Deliver the requests and yield client and reply one by one; long vectors (bulk) are not copied."""
         if isinstance(requests, OpenCall):
             yield from self._admitted(requests)
-        encoded: dict[int, bytes] = {}  # a broadcast is encoded once
+        encoded: dict[int, bytes] = {}  # so that a request to all clients is encoded once
         for u, request in requests.items():
             if request.role is Role.HELPER:
                 reply = self._helped(u, request)
@@ -81,7 +81,7 @@ class LocalExchange(MessageMeter):
                 yield u, reply
 
     def _admitted(self, call: OpenCall) -> Iterator[tuple[ClientId, Message]]:
-        """Yield the contributions of clients that arrive one after the other; each is invited and trains first."""
+        """Yield the contributions to an open call, of clients in order of arrival; each is invited and trains first."""
         for u in self._coming():
             if self._time_is_up():
                 call.close()
@@ -103,7 +103,7 @@ class LocalExchange(MessageMeter):
                         yield u, reply
 
     def _helped(self, u: ClientId, request: Message) -> Message | None:
-        """Return the encoded and decoded reply of a helper; None if the helper refuses."""
+        """Deliver a request to helper `u`, encoded and decoded, and return the reply; None if the helper refuses."""
         start = thread_time()
         try:
             return wire.carry(self._helpers[u].handle(wire.carry(request, type(request))), reply_to(request))

@@ -1,7 +1,7 @@
 """Rounds without the messages of the summing protocol: the same clients, consent, rounding and noise law, no masks.
 
 A sum of independent Skellam variables is a Skellam variable, so the noise left in a sum is drawn once, and not for each
-client.  Dropouts have the same effect as in the protocol: too many raise the same errors.
+client.  Dropouts have the same effect as in the protocol: with too many, the same errors are raised.
 """
 
 import secrets
@@ -32,21 +32,25 @@ from dordis.rounds.invitation import Accepted, Invitation, Train
 from dordis.rounds.watch import REFUSED, StageBegan, Watch, silent
 
 LONG = 1 << 16
-"""Least number of coordinates for which threads encode updates; for fewer, starting a thread takes longer."""
+"""Least number of coordinates for which several threads encode updates; for fewer, threads take more time."""
 PIECE = 1 << 15
 """Number of coordinates that are summed over all clients at a time, so that they fit into the processor's cache."""
 NOTHING: Vector = np.zeros(0, np.uint32)
 
 
 class Clients(Protocol):
-    """The clients by id."""
+    """A mapping from ids to clients."""
 
     def __getitem__(self, client: ClientId, /) -> Client: ...
 
 
 @dataclass(frozen=True)
 class PredictedRound:
-    """The predicted outcome of a round, the stage at which each client leaves, and the clients whose owners refused."""
+    """A predicted round.
+
+    `course` has its survivors and errors, `leaving` the stage at which each dropout leaves, and `refusing` the clients
+    whose owners refused.
+    """
 
     course: Prediction
     leaving: Leaving
@@ -54,10 +58,12 @@ class PredictedRound:
 
 
 class IdealRounds:
-    """Computes the result of a summing protocol without its messages; owners consent and count as in the protocol.
+    """Computes the result of a summing protocol without its messages.
 
-    With `rounds` True, updates are always rounded to integers.  With False, updates without noise, or with noise of a
-    trusted server, are summed as real numbers, and the sum differs from the protocol's by the rounding errors.
+    Owners consent and count participations as in the protocol.  If `rounds` is True, updates are always rounded to
+    integers.  Otherwise updates without noise, or with the noise of a trusted server, are summed as real numbers, and
+    the sum differs from the protocol's by the rounding errors.  `close_at` is the number of contributions at which a
+    round without a fixed list of clients closes.
     """
 
     def __init__(
@@ -79,7 +85,7 @@ class IdealRounds:
         self._noise, self._cores, self._rounds = OneDraw(entropy), cores, rounds
 
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
-        """Invite the clients and let those that do not leave early train; return the ready clients."""
+        """Invite the clients, and let those train that do not drop out early; return the ready clients."""
         self._departures.begin(invitation.invite.info.index, invitation.clients)
         if not self._protocol.has_cohort:
             return Gathered({}, introductions=self._introduce(invitation.invite.round))
@@ -92,12 +98,12 @@ class IdealRounds:
         return Gathered(ready, {"train": time.perf_counter() - started})
 
     def _introduce(self, round: bytes) -> dict[ClientId, Message]:
-        """Return the helpers' introductions to a round; empty if the protocol has no helpers."""
+        """Return the helpers' replies to the request for their keys; empty if the protocol has no helpers."""
         introduces = self._protocol.introduces
         return {} if introduces is None else {u: h.handle(introduces(round)) for u, h in self._helpers.items()}
 
     def _accepted(self, u: ClientId, invitation: Invitation) -> bytes | None:
-        """Give the model, uncopied, to a client and invite it; return its proof of selection, None if it declines."""
+        """Invite a client, with the model uncopied; return its proof of selection, or None if it declines."""
         client = self._clients[u]
         client.models.keep(invitation.model)
         try:
@@ -107,7 +113,7 @@ class IdealRounds:
         return accepted.proof if isinstance(accepted, Accepted) and accepted.selected else None
 
     def _trained(self, u: ClientId) -> bool:
-        """Let one client train; return False if it refuses."""
+        """Let one client train; return False if it refuses, True otherwise."""
         try:
             self._clients[u].handle(Train())
         except UnusableUpdate:
@@ -144,7 +150,7 @@ class IdealRounds:
         return RoundResult(outputs, aggregate, stages, self._dropped(entered), sum_check=check, clients=clients)
 
     def _enter(self, agreed: AgreedRound) -> "PredictedRound":
-        """Ask owners for consent, count participations, and predict the round of the clients that did not refuse."""
+        """Ask owners for consent, count participations, and predict the round; clients whose owners refuse drop out."""
         parameters, predict = agreed.parameters, self._protocol.predict
         if predict is None:
             raise InputError(f"the protocol '{self._protocol.name}' has no cohort: pass the round's invitation")
@@ -161,7 +167,7 @@ class IdealRounds:
         return PredictedRound(course, leaving, refusing)
 
     def _arrive(self, agreed: AgreedRound) -> "PredictedRound":
-        """Let clients arrive and contribute one after the other until the round closes at their number."""
+        """Let clients arrive and contribute one after the other, until there are enough contributions."""
         invitation, stage = agreed.invitation, self._protocol.stages[self._protocol.upload]
         if invitation is None:
             raise InputError("a round without a list of clients needs its invitation: pass it with the agreed round")
@@ -175,7 +181,10 @@ class IdealRounds:
         return PredictedRound(ArrivalPrediction(agreed.parameters, tuple(arrived), stage), {}, [])
 
     def _contributes(self, u: ClientId, agreed: AgreedRound, invitation: Invitation) -> bool:
-        """Let a client accept, train, consent and count; return False if it refuses or its proof fails."""
+        """Let a client accept the invitation, train, consent, and count its participation.
+
+        Return False if it refuses one of these or its proof of selection is invalid.
+        """
         proof = self._accepted(u, invitation)
         if proof is None or not self._trained(u):
             return False
@@ -188,7 +197,7 @@ class IdealRounds:
         return True
 
     def _dropped(self, entered: "PredictedRound") -> dict[str, tuple[int, ...]]:
-        """Return the clients that left, by stage, with those whose owners refused as a stage of their own."""
+        """Return the dropouts by stage; clients whose owners refused are listed under REFUSED instead."""
         leaving, refusing = entered.leaving, entered.refusing
         lost = {stage: [u for u in leaving if leaving[u] == stage] for stage in self._protocol.stages}
         dropped = {stage: tuple(int(u) for u in gone if u not in refusing) for stage, gone in lost.items()}
@@ -196,7 +205,7 @@ class IdealRounds:
         return {stage: clients for stage, clients in dropped.items() if clients}
 
     def _refusing(self, agreed: AgreedRound, leaving: Leaving) -> list[ClientId]:
-        """Return the clients that are present at the first stage and refuse the parameters of the round."""
+        """Return the clients whose owners refuse the parameters, of those that do not drop out at the first stage."""
         first, refusing = self._protocol.stages[0], []
         for u in agreed.parameters.clients:
             if leaving.get(u) != first:
@@ -215,7 +224,7 @@ class IdealRounds:
         return True
 
     def _add_encoded(self, clients: Sequence[ClientId], private: DistributedDP) -> Vector:
-        """Return the sum of the encoded updates modulo the ring; threads share the clients if updates are long."""
+        """Return the sum of the clients' encoded updates modulo 2^32; long ones are encoded by several threads."""
 
         def add(part: Sequence[ClientId]) -> Vector:
             total = np.zeros(private.parameters.dim, np.uint32)
@@ -233,7 +242,7 @@ class IdealRounds:
         return first
 
     def _add_reals(self, clients: Sequence[ClientId], private: DistributedDP) -> Floats:
-        """Return the sum of the clipped updates as real numbers, PIECE coordinates of all clients at a time."""
+        """Return the sum of the clients' clipped updates as real numbers, computed PIECE coordinates at a time."""
         updates = [self._round(u).take_update(private.parameters).update for u in clients]
         factors = [private.mechanism.clip_factor(update) for update in updates]
         total = np.zeros(private.mechanism.grid.dim)
@@ -253,7 +262,7 @@ class IdealRounds:
         return total
 
     def _is_asked(self, leaving: str | None) -> bool:
-        """Tell whether a client that leaves at the stage `leaving`, None for never, is asked for its upload."""
+        """Tell whether a client that leaves at the stage `leaving` (None: it stays) is asked for its upload."""
         return leaving is None or self._protocol.stages.index(leaving) >= self._protocol.upload
 
     def _round(self, u: ClientId) -> ClientRound:
@@ -278,7 +287,7 @@ class IdealRounds:
 
 
 def tell_peers(clients: Iterable[Client]) -> None:
-    """Pass to each client's application the applications of all clients that train in the same round."""
+    """Tell the first client's application which applications train in this round, so that they can train together."""
     taking_part = [client for client in clients if client.round is not None]
     if len(taking_part) > 1 and taking_part[0].round is not None:
         apps = [client.app for client in taking_part]

@@ -25,7 +25,7 @@ from dordis.simulation.population import Identities, SimulatedHome
 
 
 class IdleServer(AppServer):
-    """An application server that ignores the sum."""
+    """A server's application that ignores the sum."""
 
     def __init__(self, dim: int) -> None:
         self._dim = dim
@@ -36,7 +36,7 @@ class IdleServer(AppServer):
         return self._dim
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
-        """Do nothing."""
+        """Ignore the sum."""
 
 
 def first_ids(count: int) -> tuple[ClientId, ...]:
@@ -53,7 +53,7 @@ def home_of_updates(
     fidelity: str = "full",
     ids: tuple[ClientId, ...] | None = None,
 ) -> SimulatedHome:
-    """Return a population whose clients have the given updates, for rounds of a plan; its server ignores the sum."""
+    """Return a population for rounds of a plan, in which client u has the update `update(u)`."""
     return home_of_clients(design, protocol, lambda u: FixedClient(update(u)), entropy, dropout, fidelity, ids)
 
 
@@ -66,7 +66,10 @@ def home_of_clients(
     fidelity: str = "full",
     ids: tuple[ClientId, ...] | None = None,
 ) -> SimulatedHome:
-    """Return a population whose clients run given applications, for rounds of a plan; its server ignores the sum."""
+    """Return a population for rounds of a plan, in which client u has the application `client(u)`.
+
+    The server's application ignores the sum.
+    """
     ids = first_ids(design.setting.clients) if ids is None else ids
     job = Job(RunConfig(), IdleServer(design.setting.dim), design, protocol, DEFAULT)
     identities = Identities(entropy(SEED_BYTES), ids)
@@ -81,9 +84,10 @@ def single_round(
     watch: Watch = silent,
     ledger: Ledger | None = None,
 ) -> FinishedRound:
-    """Return one round of a population, without retries; raise its failure.  `rounds` replaces the population's runner.
+    """Run one round of a population and return it; if it fails, raise its error, without another try.
 
-    A `ledger` is charged before the disclosure.  Owners count no participations, since the caller has all the data.
+    `rounds` makes a runner that replaces the population's.  A `ledger` is charged before the disclosure.  Owners count
+    no participations, because the caller has all data anyway.
     """
     if ledger is not None and not home.job.design.proves:
         raise InputError("a round without a provable epsilon cannot be charged to a ledger: leave the ledger out")

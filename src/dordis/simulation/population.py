@@ -1,6 +1,6 @@
 """The clients of a simulated run, in this process: their keys, owners and dropouts, and the runner of their rounds.
 
-Selection and dropout are drawn from the seed of the simulation; keys are derived from a secret of the run.
+Selection and dropout are drawn from the seed of the simulation; long-term keys are derived from a secret of the run.
 """
 
 import hashlib
@@ -46,21 +46,21 @@ from dordis.simulation.exchange import LocalExchange
 from dordis.simulation.ideal import IdealRounds, tell_peers
 
 SECRET = "simulation.key"  # noqa: S105  the name of a file
-"""File of 32 bytes from which the long-term keys of all simulated clients are derived."""
+"""File in a run's directory with the 32 secret bytes from which the keys of all simulated clients are derived."""
 
 ARRIVALS = "arrivals.bin"
-"""File of the contributions to the open round, where clients come by themselves."""
+"""File in a run's directory with the contributions to the open round, for protocols without a list of clients."""
 
 AppClients = Callable[[ClientId], AppClient]
-"""Function that returns the application of the client with an id."""
+"""Function that returns the application of the client with a given id."""
 
 RAY = "dordis.integrations.ray"
-"""Module of the engine that computes in a cluster of Ray; imported only if `simulation.engine` is "ray"."""
+"""Module for clients in a Ray cluster; imported only if `simulation.engine` is "ray"."""
 
 
 @dataclass(frozen=True)
 class Identities:
-    """The long-term keys of all simulated clients, derived from one secret when they are needed."""
+    """The long-term keys of all simulated clients and helpers, derived from one secret when they are needed."""
 
     secret: bytes = field(repr=False)
     ids: tuple[ClientId, ...]
@@ -69,7 +69,7 @@ class Identities:
 
     @classmethod
     def read(cls, path: Path, ids: tuple[ClientId, ...], helpers: tuple[ClientId, ...] = ()) -> "Identities":
-        """Read the secret of a run from its directory."""
+        """Return the identities of a run, with the secret in its directory; raise InputError if it is missing."""
         try:
             return cls((path / SECRET).read_bytes(), ids, helpers)
         except OSError:
@@ -79,7 +79,7 @@ class Identities:
 
     @cached_property
     def keys(self) -> Mapping[ClientId, Keys]:
-        """Return the private keys."""
+        """Return the private keys of the clients."""
         return {u: _keys(self.secret, u) for u in self.ids}
 
     @cached_property
@@ -95,7 +95,7 @@ class Identities:
 
 
 class SimulatedClients:
-    """All clients of a run by id, each created on first use."""
+    """The clients of a run, by id; each is created on first use."""
 
     def __init__(
         self, home: "SimulatedHome", selection: Selection, participation: Mapping[ClientId, MemoryParticipation]
@@ -114,7 +114,7 @@ class SimulatedClients:
         return self._clients[u]
 
     def willing(self, cap: int | None) -> list[ClientId]:
-        """Return clients that have participations left."""
+        """Return the clients with fewer counted participations than `cap`; all clients if it is None."""
         return [u for u, own in self._participation.items() if cap is None or own.count() < cap]
 
     def _make_client(self, u: ClientId) -> Client:
@@ -141,20 +141,20 @@ class SimulatedClients:
 
 @dataclass(frozen=True)
 class SimulatedHome:
-    """The population of a simulated run: all clients are in this process."""
+    """The population of a simulated run: its clients, in this process or in processes of Ray, and their owners."""
 
     job: Job
     settings: Simulation
     clients: AppClients
     identities: Identities
     entropy: Entropy = secrets.token_bytes
-    """Random source of clients' secrets and rounding; clients in other processes use the operating system's."""
+    """Random source of clients' secrets and rounding; clients in processes of Ray use the operating system's."""
     dropout: Dropout | None = None
     """Dropout model that replaces the configured one, if given."""
     arrivals: ArrivalStore = field(default_factory=ArrivalStore)
-    """Stores the contributions of clients that come by themselves."""
+    """Stores the contributions to the open round, for protocols without a list of clients."""
     entropy_of: Callable[[ClientId], Entropy] | None = None
-    """Random source of each client in place of `entropy`, so that results do not depend on process and order."""
+    """Random source of each client, instead of `entropy`: results then do not depend on process and order."""
 
     @property
     def fidelity(self) -> str:
@@ -176,12 +176,12 @@ class SimulatedHome:
 
     @property
     def has_keys(self) -> bool:
-        """Tell whether clients have keys; in ideal rounds there are no messages to sign."""
+        """Tell whether clients need keys for signatures: not in ideal rounds, which have no messages."""
         return self.fidelity != "ideal"
 
     @cached_property
     def root(self) -> bytes:
-        """Return the root of the registry."""
+        """Return the root of the registry; empty in ideal rounds."""
         return self.registry.root() if self.has_keys else b""
 
     def private_keys(self, u: ClientId, selection: Selection) -> tuple[bytes, bytes]:
@@ -192,7 +192,7 @@ class SimulatedHome:
 
     @cached_property
     def beacon(self) -> SeedBeacon:
-        """Return the public randomness."""
+        """Return the simulated beacon, whose public randomness is drawn from the seed of the simulation."""
         return SeedBeacon(self._seed("beacon"))
 
     @property
@@ -201,7 +201,7 @@ class SimulatedHome:
         return self._seed("selection")
 
     def last_index(self) -> int:
-        """Return -1: no index is stored apart from the records of the run."""
+        """Return -1: no index of a round is stored outside the records of the run."""
         return -1
 
     def explain_failure(self) -> str:
@@ -214,12 +214,15 @@ class SimulatedHome:
         return self.arrivals.round(kind)
 
     def store(self, path: Path) -> None:
-        """Store the secret from which all keys are derived."""
+        """Write the secret of all keys to a run's directory, and open the file of contributions there."""
         write_new(path / SECRET, self.identities.secret)
         self.arrivals.open(path / ARRIVALS)
 
     def create_helpers(self, verify_client: VerifyClient = accept_any_client) -> Mapping[ClientId, Party]:
-        """Return the helpers by id, each with its long-term keys; they verify the selection of clients."""
+        """Return the helpers by id; empty if the protocol has none.
+
+        They verify with `verify_client` that a contributing client was selected, if the protocol requires it.
+        """
         protocol, keys = self.job.protocol, self.identities.helper_keys
         if protocol.helper is None:
             return {}
@@ -236,9 +239,10 @@ class SimulatedHome:
         counted: Mapping[Attendance, OwnerCharge],
         tap: Callable[[Exchange], Exchange] = lambda exchange: exchange,
     ) -> RoundRunner:
-        """Return a runner of the run's rounds; `counted` restores the owners' counts, which have no files here.
+        """Return a runner of the run's rounds.
 
-        `tap` may wrap the exchange of messages.
+        `counted` has the participations so far, because simulated owners store none.  `tap` may wrap the exchange, for
+        instance to record messages.
         """
         is_open = isinstance(selection, OpenArrival)
         order = in_given_order if is_open else partial(arrival_order, self.selection_seed)
@@ -253,7 +257,7 @@ class SimulatedHome:
             return present(index, clients.willing(self.cap))
 
         if self.fidelity == "ideal":
-            given = self.entropy is not secrets.token_bytes  # then clients draw from it one after the other
+            given = self.entropy is not secrets.token_bytes  # clients draw from a given source one after the other
             cores = 1 if given else self.job.config.performance.cores
             return IdealRounds(
                 clients,
@@ -271,7 +275,7 @@ class SimulatedHome:
     def create_clients(
         self, run: bytes, selection: Selection, counted: Mapping[Attendance, OwnerCharge] | None = None
     ) -> SimulatedClients:
-        """Return the clients of a run; `counted` are the counts of their owners."""
+        """Return the clients of a run, whose owners have counted the participations in `counted`."""
         participation = {u: MemoryParticipation() for u in self.identities.ids}
         for (began, index), count in (counted or {}).items():
             failure = float(self.job.design.agreement.round_failure)
@@ -288,7 +292,7 @@ class SimulatedHome:
 
     @property
     def cap(self) -> int | None:
-        """Return the participation cap of an owner that cannot bound the cost of a round; None otherwise."""
+        """Return the participation cap if owners cannot bound the cost of a round but count rounds; otherwise None."""
         return self.job.design.cap if self.job.design.proves and not self.job.design.counts else None
 
     @cached_property
@@ -302,16 +306,16 @@ class SimulatedHome:
         return self.policy.consents
 
     def _seed(self, purpose: str) -> bytes:
-        """Return 32 bytes for one purpose, from the seed of the simulation."""
+        """Return 32 pseudorandom bytes for one purpose, derived from the seed of the simulation."""
         return hashlib.sha256(b"dordis/v1/simulation/%b/%d" % (purpose.encode(), self.settings.seed)).digest()
 
 
 Present = Callable[[int, Collection[ClientId]], Collection[ClientId]]
-"""Function that returns the clients that can be invited to the round with an index."""
+"""Function that returns those of the given clients that can be invited to the round with a given index."""
 
 
 def everyone(index: int, clients: Collection[ClientId]) -> Collection[ClientId]:
-    """Return all clients, for a server that must not choose among them by their availability."""
+    """Return all `clients`, for a selection in which the server may not choose clients by their availability."""
     return clients
 
 
@@ -329,7 +333,7 @@ class FullRounds:
         return self._engine.gather(invitation, watch)
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
-        """Return the sum of the updates of the ready clients or, without a list, of those that contribute."""
+        """Run the summing protocol with the ready clients or, without a fixed list, with those that contribute."""
         if agreed.invitation is not None:
             self._invited = agreed.invitation.clients
             self._departures.begin(agreed.parameters.index, self._invited)
@@ -370,7 +374,7 @@ class LocalRounds(FullRounds):
 def announce_peers(
     exchange: Exchange, clients: SimulatedClients, is_absent: Callable[[ClientId], bool] = lambda u: False
 ) -> Exchange:
-    """Return an exchange that, before a request to train, tells each client which others train in the round."""
+    """Return an exchange that passes the applications of all clients to `tell_peers` before requests to train."""
 
     def deliver(requests: Requests) -> Iterable[tuple[ClientId, Message]]:
         asked = [u for u, request in requests.items() if isinstance(request, Train)]

@@ -1,8 +1,8 @@
-"""The duration of each stage of a round: small rounds of zeros with real clients, timed in virtual time.
+"""Measure the duration of each stage of a round, in small rounds with updates of zeros.
 
-It is the paper's offline micro-benchmark (section 4.2).  The computations of clients and server are measured in CPU
-seconds of this machine and charged to devices of different speeds.  Updates of zeros reveal nothing and cost no
-privacy.
+This is the paper's offline micro-benchmark (section 4.2).  The computations of clients and server are measured in CPU
+seconds of this machine, and charged in virtual time to devices of different speeds.  Updates of zeros reveal nothing
+and cost no privacy.
 """
 
 import math
@@ -38,21 +38,24 @@ from dordis.simulation.virtual_devices import (
 )
 
 DIMS = (50_000, 200_000, 400_000)
-"""Lengths of timed updates: short, yet eight chunks have several blocks each; none is a multiple of a large block."""
+"""Lengths of timed updates: short, but long enough that each of eight chunks has several blocks.
+
+None is a multiple of a large block.
+"""
 NUMBERS = (1, 2, 4, 8)
 REPEATS = 2
 
 
 class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The devices of the clients; by default the paper's, of different speeds (section 6.1)."""
+    """The clients' devices, of different speeds; by default those of the paper (section 6.1)."""
 
     bandwidth: float = 21.0
     """Bandwidth of the slowest link in Mbps; the fastest link has ten times as much."""
     slowness: float = 1.0
-    """Seconds that the slowest client needs for one second of work of this machine."""
+    """Seconds that the slowest client takes for one second of work of this machine."""
 
     def devices(self, ids: Iterable[ClientId], seed: int) -> dict[ClientId, Device]:
-        """Return a device for every client; `seed` draws their speeds."""
+        """Return a device for every client, with processor speed and bandwidth drawn from `seed`."""
         if not (0 < self.bandwidth < math.inf and 0 < self.slowness < math.inf):
             given = f"bandwidth {self.bandwidth} and slowness {self.slowness}"
             raise InputError(f"{given} of the slowest client must be finite and above 0")
@@ -72,21 +75,21 @@ class MeasuredProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bits: int
     hardware: Hardware
     resources: tuple[Resource, ...]
-    """Of every stage."""
+    """For every stage, the resource that it uses: a client's or the server's processor, or the network."""
     steps: tuple[tuple[str, ...], ...]
-    """Names of the steps of every stage."""
+    """For every stage, the names of its steps."""
     profile: Profile
     model: PerformanceModel
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Times rounds of zeros with the clients and noise of a job, for any update length and number of chunks."""
+    """Times rounds with updates of zeros, with the clients and the noise of a job."""
 
     simulated: SimulatedJob
     hardware: Hardware
     longest: int
-    """Coordinates of the longest update; all timed rounds use its bits per coordinate, so that their bytes compare."""
+    """Coordinates of the longest update; its bits per coordinate are used in all timed rounds."""
 
     @cached_property
     def ids(self) -> tuple[ClientId, ...]:
@@ -95,7 +98,7 @@ class Bench:
 
     @cached_property
     def devices(self) -> dict[ClientId, Device]:
-        """Return the clients' devices."""
+        """Return the device of every client of a timed round."""
         return self.hardware.devices(self.ids, self.simulated.config.simulation.seed)
 
     @cached_property
@@ -114,13 +117,19 @@ class Bench:
     def real(
         self, dim: int, m: int, slowed: Callable[[LocalExchange], Exchange] = lambda exchange: exchange
     ) -> Timeline:
-        """Run a round of zeros in threads and return the times of its steps; `slowed` may wrap the exchange."""
+        """Run a round of zeros, of `dim` coordinates in `m` chunks, in real time; return the times of its steps.
+
+        `slowed` may wrap the exchange, for instance to delay messages.
+        """
         return self.timed(
             dim, m, lambda exchange, **options: RoundEngine(serialise_exchange(slowed(exchange)), **options)
         )
 
     def timed(self, dim: int, m: int, engine: Callable[..., RoundEngine]) -> Timeline:
-        """Run a round of zeros on an engine that `engine` constructs; return the times of its steps."""
+        """Run a round of zeros on an engine that `engine` constructs; return the times of its steps.
+
+        Updates have `dim` coordinates in `m` chunks.
+        """
         home = zero_population(self.simulated, self._design(dim), self._identities, "full")
         exchanges: list[LocalExchange] = []
 
@@ -142,7 +151,7 @@ class Bench:
 
     @cached_property
     def bits(self) -> int:
-        """Return the bits of a coordinate."""
+        """Return the bits of a coordinate in all timed rounds: those of the longest update."""
         design = self.simulated.job.design
         return replace(design, setting=replace(design.setting, dim=self.longest, buckets=0)).mechanism.grid.bits
 
@@ -159,7 +168,10 @@ def profile(
     repeats: int = REPEATS,
     progress: Callable[[str], None] = lambda what: None,
 ) -> MeasuredProfile:
-    """Time rounds of every length in every number of chunks and fit the model; a first, untimed round warms up."""
+    """Time rounds of all lengths `dims` and numbers of chunks `numbers`, and fit the performance model to the times.
+
+    The times of a first round, which warms up, are not used.
+    """
     config, bench = simulated.config, Bench(simulated, hardware, max(*simulated.job.app.dims, *dims))
     progress("warming up")
     first = bench.virtual(dims[0], max(numbers))
@@ -185,7 +197,7 @@ def profile(
 
 
 def check_complete(result: RoundResult, exchange: LocalExchange, n: int) -> None:
-    """Raise the first client's error, or InputError, if a timed round lost clients: its times would be too short."""
+    """Raise the first client's error, or InputError, if a timed round lost clients, so that its times are too short."""
     if exchange.errors:
         raise exchange.errors[0][1]
     if result.dropped or any(len(output.survivors) != n for output in result.outputs):

@@ -21,7 +21,7 @@ from dordis.simulation.population import ARRIVALS, AppClients, Identities, Simul
 
 @dataclass(frozen=True)
 class SimulatedJob:
-    """A validated configuration, and the clients with which it is simulated."""
+    """A validated configuration, its planned job, and the function that returns the application of a client."""
 
     config: Config
     job: Job
@@ -29,7 +29,7 @@ class SimulatedJob:
 
     @cached_property
     def ids(self) -> tuple[ClientId, ...]:
-        """Return all clients."""
+        """Return the ids of all clients: 1, 2, .. ."""
         return tuple(ClientId(u) for u in range(1, self.config.federation.clients + 1))
 
     def home(self, identities: Identities | None = None) -> SimulatedHome:
@@ -48,26 +48,26 @@ class SimulatedJob:
         return Run.resume(self.job, home, path)
 
     def succeed(self, predecessor: Path, root: Path, config: str) -> Run:
-        """Start a run that continues `predecessor`; clients of both runs keep their keys."""
+        """Start a run under `root` that continues `predecessor`; clients of both runs keep their keys."""
         home = self.home(Identities.read(predecessor, self.ids, self.job.protocol.helper_ids))
         return Run.succeed(self.job, home, root, config, predecessor)
 
 
 class CachedClients:
-    """The clients of an application, each created on first use; pickled, it creates new ones in another process."""
+    """A factory of clients' applications that creates each once; a pickled copy creates them again."""
 
     def __init__(self, made: AppClients) -> None:
         self._made = made
         self._kept: dict[ClientId, AppClient] = {}
 
     def __call__(self, u: ClientId) -> AppClient:
-        """Return the client with this id, the same object each time."""
+        """Return the application of the client with this id, the same object each time."""
         if u not in self._kept:
             self._kept[u] = self._made(u)
         return self._kept[u]
 
     def __reduce__(self) -> tuple[type["CachedClients"], tuple[AppClients]]:
-        """Pickle the factory without the clients, so that another process creates its own."""
+        """Pickle the factory without its applications, so that another process creates its own."""
         return CachedClients, (self._made,)
 
 
@@ -82,7 +82,7 @@ def prepare(config: Config) -> SimulatedJob:
 
 
 def job_with_app(config: Config, app: AppServer, client: AppClients) -> SimulatedJob:
-    """Return the simulated job of a configuration with an application that already exists; raise if it is invalid."""
+    """Return the simulated job of a configuration with an existing application; raise InputError if it is invalid."""
     noise = config.privacy.noise
     if noise.cost_only and config.simulation.fidelity != "ideal":
         raise InputError(f"only the cost of '{noise.name}' is simulated: set simulation.fidelity to 'ideal'")
@@ -98,7 +98,10 @@ def job_with_app(config: Config, app: AppServer, client: AppClients) -> Simulate
 
 
 def check_dropout(config: Config, job: Job) -> None:
-    """Raise InputError for a simulated dropout rate that fails every round: more than T clients leave before upload."""
+    """Raise InputError if the simulated dropout rate makes every round fail, by more than T dropouts before the upload.
+
+    T is the tolerance.
+    """
     dropout, before = config.simulation.dropout, job.protocol.stages[: job.protocol.upload + 1]
     fixed = job.protocol.has_cohort and preparing.selection_kind(config) != VRF
     if fixed and isinstance(dropout, Rate) and dropout.rate < 1 and dropout.stages and set(dropout.stages) <= {*before}:

@@ -1,7 +1,8 @@
 """Virtual time: rounds on simulated devices and links of any speed, without waiting for them.
 
-A computation is run, or modelled, immediately.  Its duration is then charged in virtual time to the processor of the
-client or server, and its messages to the client's link; each of these serves requests in order of arrival.
+A computation is run, or its duration modelled, immediately.  The duration is then charged in virtual time to the
+processor of the client or the server, and the time of messages to the client's link; processors and links serve
+requests in order of arrival.
 """
 
 import asyncio
@@ -20,33 +21,33 @@ from dordis.simulation.exchange import LocalExchange
 Result = TypeVar("Result")
 
 ZIPF = 1.2
-"""The paper's exponent a: the i-th slowest client takes i^-a times the slowest client's time."""
+"""The paper's Zipf exponent a: the i-th slowest client takes i^-a times the time of the slowest one."""
 MEGABIT = 1e6
 WORKERS = 2
-"""Requests that a client of a pipeline handles in parallel, so that short ones do not wait for a long one."""
+"""Number of requests that a client handles in parallel in a pipeline, so that short ones do not wait for a long one."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock starts at 0 and jumps to the next timer when nothing else is to be done."""
+    """An event loop whose clock starts at 0, and jumps to the next timer when nothing else is ready to run."""
 
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
         super().__init__(self._jumping)
 
     def time(self) -> float:
-        """Return the virtual seconds since the loop was made."""
+        """Return the virtual seconds since the loop was created."""
         return self._jumping.now
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """A selector that does not wait for timeouts but moves the virtual clock on."""
+    """A selector that advances the virtual clock instead of waiting for timeouts."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Return the events that are due; if there are none, advance the clock by the timeout."""
+        """Return the events that are ready; if there are none, advance the virtual clock by the timeout."""
         events: list[tuple[selectors.SelectorKey, int]] = super().select(0)
         if not events and timeout is None:
             raise RuntimeError("virtual time cannot advance: all tasks wait, and there is no timer")
@@ -71,13 +72,13 @@ class Device(msgspec.Struct, frozen=True):
     bandwidth: float
     """Bits per second, each way."""
     latency: float = 0.0
-    """Seconds that a message takes in addition to its transmission."""
+    """Seconds that a message takes in addition to the time of its transmission."""
     slowness: float = 1.0
-    """Seconds that this device needs for one measured or modelled second."""
+    """Seconds that this device takes for one measured or modelled second of work."""
     workers: int = 1
     """Number of requests handled in parallel, each at full speed.
 
-    Full speed is nearly right: the executor gives each resource to one chunk at a time, so long requests hardly
+    Full speed is nearly right: the pipeline gives each resource to one chunk at a time, so long requests hardly
     overlap.
     """
 
@@ -93,8 +94,8 @@ def heterogeneous(
 ) -> dict[ClientId, Device]:
     """Return the paper's devices (section 6.1): independent Zipf-distributed bandwidths, in Mbps, and speeds.
 
-    The i-th slowest link has i^a times the bandwidth `slowest`, at most `fastest`.  The slowest processor needs the
-    measured time, the i-th slowest i^-a times that.
+    The i-th slowest link has i^a times the bandwidth `slowest`, at most `fastest`.  The i-th slowest processor takes
+    i^-a times the measured time.
 
     >>> sorted(round(device.bandwidth / 1e6) for device in heterogeneous(range(8), seed=1).values())
     [21, 48, 78, 111, 145, 180, 210, 210]
@@ -111,7 +112,7 @@ def heterogeneous(
 
 
 class Delivery(NamedTuple):
-    """The outcome of a request: the reply, if any, the bytes received and sent by the client, and its CPU seconds."""
+    """The outcome of a request: the reply, if any, the client's CPU seconds, and the bytes it received and sent."""
 
     reply: Message | None
     received: int
@@ -126,12 +127,12 @@ Deliver = Callable[[ClientId, Message], Delivery]
 
 @dataclass
 class Real:
-    """Delivers requests to real clients and measures their CPU seconds."""
+    """Delivers requests to clients of a `LocalExchange`, and measures their CPU seconds."""
 
     exchange: LocalExchange
 
     def __call__(self, u: ClientId, request: Message) -> Delivery:
-        """Deliver a request and return its outcome; the client is charged for encoding and decoding on both sides."""
+        """Deliver a request and return its outcome; its CPU seconds include the encoding and decoding of both sides."""
         before, sent, start = self.exchange.received[u], self.exchange.sent[u], thread_time()
         reply = dict(self.exchange({u: request})).get(u)
         seconds = thread_time() - start
@@ -146,14 +147,15 @@ class _Queue:
     free: float = 0.0
 
     def end(self, arrival: float, seconds: float) -> float:
-        """Return the time at which a job of this duration is done if it arrives at `arrival`."""
+        """Return the time at which a job would be done that arrives at `arrival` and takes `seconds`."""
         return max(self.free, arrival) + seconds
 
 
 class _Worker:
     """One worker of a client: it receives a request, computes, and sends the reply.
 
-    All requests pass these three queues in the same order, so all three times of a request are known when it arrives.
+    All requests pass the queues of these three steps in the same order, so the times at which a request leaves each of
+    them are known when it arrives.
     """
 
     def __init__(self, device: Device) -> None:
@@ -161,13 +163,13 @@ class _Worker:
         self._down, self._processor, self._up = _Queue(), _Queue(), _Queue()
 
     def ends(self, now: float, delivery: Delivery) -> tuple[float, float, float]:
-        """Return the times at which a request is received, computed, and its reply sent."""
+        """Return the times at which a request is received, at which its reply is computed, and at which it is sent."""
         came = self._down.end(now, 8 * delivery.received / self._device.bandwidth)
         computed = self._processor.end(came + self._device.latency, delivery.seconds * self._device.slowness)
         return came, computed, self._up.end(computed, 8 * delivery.sent / self._device.bandwidth)
 
     def serve(self, now: float, delivery: Delivery) -> float:
-        """Return the time at which the reply to a request arrives."""
+        """Let the worker handle a request; return the time at which the reply arrives at the server."""
         self._down.free, self._processor.free, self._up.free = self.ends(now, delivery)
         return self._up.free + self._device.latency
 
@@ -175,7 +177,8 @@ class _Worker:
 class VirtualExchange:
     """Delivers requests in virtual time and returns all replies, in order of arrival, when the last has arrived.
 
-    A lost request takes no time: the server knows which clients have left.  The server's link is not a bottleneck.
+    A lost request takes no time, as if the server knew which clients have left.  The server's link is never a
+    bottleneck.
     """
 
     def __init__(self, devices: Mapping[ClientId, Device], deliver: Deliver) -> None:
@@ -198,7 +201,7 @@ class VirtualExchange:
 
 
 class ServerProcessor:
-    """The server's processor in virtual time: one call at a time, whose duration `meter` measures."""
+    """The server's processor in virtual time: it runs one call at a time, whose duration `meter` measures."""
 
     def __init__(self, meter: Callable[[], float] = thread_time) -> None:
         self._meter = meter
