@@ -113,7 +113,10 @@ class Privacy(Section, frozen=True):
     unit: Literal["client", "record"] = "client"
     """Unit of privacy: what epsilon protects, a client with all its data, or each single record of a client."""
     record: str = ""
-    """With `unit` "record": column of ids; rows of a client with the same id are one record.  If empty, each row is."""
+    """With `unit` "record": column of ids; all rows of a client with the same id are one record.
+
+    If empty, each row is a record.
+    """
     records: Count = 0
     """With `unit` "record": public upper bound on the number of records of a client."""
     sampling: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
@@ -179,7 +182,7 @@ class Performance(Section, frozen=True):
 
 
 class Deadlines(Section, frozen=True):
-    """Deadlines of requests: a client that has not answered by then is a dropout of the whole round."""
+    """Deadlines of requests: a client that does not answer in time is a dropout of the whole round."""
 
     train: Above = 600.0
     """Seconds for training if `train_seconds` is not set; otherwise training has `train_seconds` plus `stage`."""
@@ -198,7 +201,7 @@ class Deadlines(Section, frozen=True):
     least: Above = 5.0
     """Shortest learned deadline, in seconds."""
     header: Above = 0.002
-    """With `assisted`: seconds per client of a round, added to `stage`, for a helper to open the clients' boxes."""
+    """With `assisted`: seconds per client of a round, added to `stage`, for a helper to decrypt the mask seeds."""
     masks: Above = 5.0
     """With `assisted`: seconds per 10^9 coordinates of masks, added to `stage`, for a helper to reveal their sums."""
     grace: Annotated[float, msgspec.Meta(ge=0)] = 5.0

@@ -90,7 +90,7 @@ class AlertCommand:
             self.alert(Kind.CERTIFICATE, f"the server's certificate expires on {self._expires:%Y-%m-%d}")
 
     def start(self, every: float = 60.0) -> None:
-        """Start a thread that calls `check_time` every so many seconds."""
+        """Start a thread that calls `check_time` now and then after each `every` seconds."""
 
         def look() -> None:
             self.check_time()
