@@ -70,8 +70,7 @@ def releases_of(parameters: Parameters) -> list[tuple[Sensitivity, range]]:
 def mechanism_of(parameters: Parameters, dim: int | None = None, kind: type[Mechanism] | None = None) -> Mechanism:
     """Return the mechanism that the parameters name, for updates of `dim` coordinates, or raise ParametersRefused.
 
-    `kind` is the class of a third party's mechanism; the caller passes it, since a name in the parameters never imports
-    code.
+    `kind` is the class of a third party's mechanism: a name in the parameters never imports code.
     """
     written, kind = parameters.encoding, kind or find_builtin_mechanism(parameters.encoding.mechanism)
     projection = written.projection or None
@@ -105,10 +104,8 @@ class Aggregate:
     """Number of survivors of each of B blocks; coordinate i, or bucket i of folded updates, is in block i mod B."""
     further: Mapping[str, FurtherSum] = field(default_factory=dict)
     """The sums of further releases, by their names."""
-
     batch: float = 1.0
     """The weight of one client in a mean: 1, or the expected number of its sampled records."""
-
     buckets: int = 0
     """Number k of buckets into which updates were folded, coordinate i into bucket i mod k; 0 if not folded."""
 

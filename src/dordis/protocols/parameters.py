@@ -100,8 +100,7 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
     `round` is the run id followed by the round's index; a sum is over `n_min` to `n_max` clients; `colluders` is T_C;
     `ends` are the coordinates at which the chunks end; `variances` holds sigma*^2 of each chunk as a fraction;
     `scheme`, `fraction` and `reserve` are those of its `NoisePlan`; `tables` is the hash of the noise tables.  With
-    open arrival, `participations` is the largest number of rounds of the run in which a client takes part; the noise is
-    planned for it, and every client enforces it.
+    open arrival, `participations` is the planned largest number of rounds of a client, which every client enforces.
     """
 
     mode: str

@@ -1,7 +1,4 @@
-"""The privacy statement of a run in plain words: what is protected, from whom, how well, and on which evidence.
-
-Every sentence follows from the records of the run; what they do not show is not claimed.
-"""
+"""The privacy statement of a run in plain words, from its records: what is protected, from whom, how well, and why."""
 
 import math
 from collections.abc import Iterator
@@ -40,9 +37,8 @@ class Statement:
 
 def write_statement(facts: RunFacts) -> Statement:
     """Return the privacy statement of a run."""
-    proves = (
-        facts.reportable_epsilon is not None and math.isfinite(facts.reportable_epsilon) and not facts.ledger.problem
-    )
+    stated = facts.reportable_epsilon
+    proves = stated is not None and math.isfinite(stated) and not facts.ledger.problem
     if not facts.trust.proves:
         why = (facts.run.manifest.words.unproved, "There is no epsilon, whatever else this report shows.")
         items: tuple[StatementItem, ...] = (
@@ -163,27 +159,23 @@ def _helpers(trusted: Assistance) -> Iterator[str]:
 
 
 def _computational(facts: RunFacts) -> str:
-    """Return sentences on the concrete security of the cryptography over all rounds and tries of a run.
-
-    The bound counts the keys of the complete graph; the sparse graph of SecAgg+ has fewer.
-    """
-    manifest, records = facts.run.manifest, facts.run.rounds
-    config, plan = manifest.config, manifest.plan
+    """Return the concrete security over all rounds and tries, with the keys of a complete graph (SecAgg+ has fewer)."""
+    manifest, records, config = facts.run.manifest, facts.run.rounds, facts.run.manifest.config
     tries, chunks = config.get("federation", {}).get("tries", TRIES), config.get("performance", {}).get("chunks", 1)
     exact = config.get("privacy", {}).get("noise", {}).get("scheme") == Scheme.EXACT.value
     size = RoundSize(
         clients=max((manifest.per_round, *(len(record.clients) for record in records))),
         chunks=max((chunks if isinstance(chunks, int) else 1, *(len(record.survivors) for record in records))),
-        coordinates=plan.dim,
-        components=plan.tolerance + 1 if exact else 2,
+        coordinates=manifest.plan.dim,
+        components=manifest.plan.tolerance + 1 if exact else 2,
     )
     attempts = max((tries * manifest.rounds, *(record.index + 1 for record in records)))
     return (
         "Against the server the guarantee is computational: it rests on keys of 128 bits (AES-128, X25519, SHA-256). "
-        f"The view of an adversary that computes 2^{OPERATIONS} operations, "
-        f"in {format_count(manifest.rounds, 'round')} of {format_count(size.clients, 'client')} and all tries of them, "
-        "differs from a view that has only the noisy sums by "
-        f"at most 2^-{math.floor(security_bits(size, attempts))}, on top of delta (docs/proofs/bounds.md)."
+        f"The view of an adversary that computes 2^{OPERATIONS} operations, in "
+        f"{format_count(manifest.rounds, 'round')} of {format_count(size.clients, 'client')} and all tries of them, "
+        "differs from a view that has only the noisy sums by at most "
+        f"2^-{math.floor(security_bits(size, attempts))}, on top of delta (docs/proofs/bounds.md)."
     )
 
 
