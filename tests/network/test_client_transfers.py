@@ -6,7 +6,7 @@ import threading
 import pytest
 from aiohttp import web
 
-from dordis.network import client_transfers, uploads
+from dordis.network import client_transfers, upload_endpoint
 from dordis.network.client_transfers import ATTEMPTS
 from dordis.protocols.delivery import Dispatch, Received
 from dordis.protocols.plaintext.messages import Begin, Contribute, Joined
@@ -17,14 +17,14 @@ pytestmark = pytest.mark.network
 
 @pytest.mark.parametrize("limit", ["MOST_UPLOADS", "MOST_TRANSFERS"])
 def test_an_upload_is_repeated_when_a_busy_server_asks_for_it(local, monkeypatch, limit):
-    waited, most = [], getattr(uploads, limit)
-    monkeypatch.setattr(uploads, "RETRY_LATER", {"Retry-After": "7"})
-    monkeypatch.setattr(uploads, limit, 0)
+    waited, most = [], getattr(upload_endpoint, limit)
+    monkeypatch.setattr(upload_endpoint, "RETRY_LATER", {"Retry-After": "7"})
+    monkeypatch.setattr(upload_endpoint, limit, 0)
 
     async def wait(seconds):
         waited.append(seconds)
         if len(waited) > client_transfers.ATTEMPTS:  # a busy server is not a failure
-            monkeypatch.setattr(uploads, limit, most)
+            monkeypatch.setattr(upload_endpoint, limit, most)
 
     monkeypatch.setattr(client_transfers, "wait_while_busy", wait)
     local.join(1, ScriptedParty(1))
@@ -34,12 +34,12 @@ def test_an_upload_is_repeated_when_a_busy_server_asks_for_it(local, monkeypatch
 
 
 def test_a_download_is_repeated_when_a_busy_server_asks_for_it(local, monkeypatch):
-    waited, most = [], uploads.MOST_TRANSFERS
-    monkeypatch.setattr(uploads, "MOST_TRANSFERS", 0)
+    waited, most = [], upload_endpoint.MOST_TRANSFERS
+    monkeypatch.setattr(upload_endpoint, "MOST_TRANSFERS", 0)
 
     async def wait(seconds):
         waited.append(seconds)
-        monkeypatch.setattr(uploads, "MOST_TRANSFERS", most)
+        monkeypatch.setattr(upload_endpoint, "MOST_TRANSFERS", most)
 
     monkeypatch.setattr(client_transfers, "wait_while_busy", wait)
     local.join(1, ScriptedParty(1))
@@ -66,7 +66,7 @@ def answer_uploads(monkeypatch, answer):
         answered.append(request)
         return answer(request)
 
-    monkeypatch.setattr("dordis.network.uploads.UploadEndpoint.put", put)
+    monkeypatch.setattr("dordis.network.upload_endpoint.UploadEndpoint.put", put)
     monkeypatch.setattr("dordis.network.client_transfers.FIRST_PAUSE", 0.001)
     return answered
 
@@ -127,7 +127,10 @@ async def exclude(local, client):
 
 @pytest.mark.parametrize(
     ("endpoint", "request_kind"),
-    [("uploads.UploadEndpoint.put", Contribute(0)), ("downloads.DownloadEndpoint.get", Dispatch(0, 7, bytes(10**4)))],
+    [
+        ("upload_endpoint.UploadEndpoint.put", Contribute(0)),
+        ("downloads.DownloadEndpoint.get", Dispatch(0, 7, bytes(10**4))),
+    ],
     ids=["upload", "download"],
 )
 def test_a_client_breaks_off_a_transfer_that_its_server_stalls(serving, folder, monkeypatch, endpoint, request_kind):

@@ -148,7 +148,7 @@ class TwoTongues(RawClient):
 
 
 def test_a_second_announcement_of_another_size_names_its_author_and_harms_nobody(local, monkeypatch):
-    monkeypatch.setattr("dordis.network.uploads.ANNOUNCEMENT_DELAY", 0.2)
+    monkeypatch.setattr("dordis.network.upload_endpoint.ANNOUNCEMENT_DELAY", 0.2)
     for u in HONEST:
         local.join(u, ScriptedParty(u), once=False)
     lying = THREADS.submit(asyncio.run, TwoTongues(local, LIAR).lie())

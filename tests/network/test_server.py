@@ -16,7 +16,7 @@ from dordis.errors import InputError, LoginRefused
 from dordis.identity.authority import Authority
 from dordis.identity.certificates import to_der
 from dordis.identity.keys import load_client_credentials, load_server_credentials
-from dordis.network import authentication, server, uploads
+from dordis.network import authentication, server, upload_endpoint
 from dordis.network.client import new_session
 from dordis.network.messages import MACHINE_BYTES, BodyInfo, Hello, Reply
 from dordis.protocols.plaintext.messages import Begin, Contribute, Joined
@@ -294,7 +294,7 @@ DEEDS = {
 
 @pytest.mark.parametrize("deed", DEEDS, ids=lambda deed: deed.__name__)
 def test_a_hostile_sender_is_disconnected_and_honest_clients_go_on(crowded, deed, monkeypatch):
-    monkeypatch.setattr(uploads, "STALL", 0.3)
+    monkeypatch.setattr(upload_endpoint, "STALL", 0.3)
     local, raw = crowded, RawClient(crowded)
     came = coming(local, ATTACKER, monkeypatch)
     act = raw.start(deed)

@@ -6,10 +6,10 @@ import pytest
 
 from dordis import wire
 from dordis.errors import MalformedMessage
-from dordis.network import uploads
+from dordis.network import upload_endpoint
 from dordis.network.client import new_session
 from dordis.network.messages import BodyInfo, FromServer, Reply
-from dordis.network.uploads import BufferPool, Upload
+from dordis.network.upload_endpoint import BufferPool, Upload
 from dordis.protocols.plaintext.messages import Begin, Contribute, Contribution, Joined
 from tests.network.local_server import HANG, PARAMETERS, VECTORS
 from tests.network.raw_client import participant, read_status, send_request
@@ -84,7 +84,7 @@ def test_an_upload_that_breaks_off_is_resumed_and_holds_no_buffer_meanwhile():
 
 
 def test_a_slow_sender_loses_its_buffer_to_one_that_waits(monkeypatch):
-    monkeypatch.setattr(uploads, "SLOW", -1.0)
+    monkeypatch.setattr(upload_endpoint, "SLOW", -1.0)
 
     async def scenario():
         buffers = BufferPool(1)
@@ -92,7 +92,7 @@ def test_a_slow_sender_loses_its_buffer_to_one_that_waits(monkeypatch):
         sending = asyncio.ensure_future(slow.receive(Paused(DATA[:10]).pieces()))
         while slow.received < 10:
             await asyncio.sleep(0)
-        monkeypatch.setattr(uploads, "SLOW", 0.0)
+        monkeypatch.setattr(upload_endpoint, "SLOW", 0.0)
         buffer = await received(expected(buffers), DATA)
         sending.cancel()
         buffers.release(buffer)
@@ -107,7 +107,7 @@ def full_file(prefix=""):
 
 
 def test_an_upload_that_breaks_off_while_the_disk_is_full_begins_again(monkeypatch, caplog):
-    monkeypatch.setattr(uploads.tempfile, "TemporaryFile", full_file)
+    monkeypatch.setattr(upload_endpoint.tempfile, "TemporaryFile", full_file)
 
     async def scenario():
         buffers = BufferPool(1)
@@ -122,8 +122,8 @@ def test_an_upload_that_breaks_off_while_the_disk_is_full_begins_again(monkeypat
 
 
 def test_a_slow_sender_loses_its_buffer_also_while_the_disk_is_full(monkeypatch):
-    monkeypatch.setattr(uploads, "SLOW", -1.0)
-    monkeypatch.setattr(uploads.tempfile, "TemporaryFile", full_file)
+    monkeypatch.setattr(upload_endpoint, "SLOW", -1.0)
+    monkeypatch.setattr(upload_endpoint.tempfile, "TemporaryFile", full_file)
 
     async def scenario():
         buffers = BufferPool(1)
@@ -131,7 +131,7 @@ def test_a_slow_sender_loses_its_buffer_also_while_the_disk_is_full(monkeypatch)
         sending = asyncio.ensure_future(slow.receive(Paused(DATA[:10]).pieces()))
         while slow.received < 10:
             await asyncio.sleep(0)
-        monkeypatch.setattr(uploads, "SLOW", 0.0)
+        monkeypatch.setattr(upload_endpoint, "SLOW", 0.0)
         buffer = await received(expected(buffers), DATA)
         sending.cancel()
         buffers.release(buffer)
@@ -157,7 +157,7 @@ def test_an_upload_whose_file_has_no_more_room_begins_again():
 
 
 def test_an_upload_that_stalls_is_cut_off(monkeypatch):
-    monkeypatch.setattr(uploads, "STALL", 0.01)
+    monkeypatch.setattr(upload_endpoint, "STALL", 0.01)
 
     async def scenario():
         body = expected(BufferPool(1))

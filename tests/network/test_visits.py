@@ -27,7 +27,7 @@ from dordis.rounds.arrivals import Arrival, ArrivalStore
 from dordis.rounds.model import ModelBytes
 from tests.adversary.receipts import finished
 from tests.network.local_server import drain_connections
-from tests.network.test_uploads import full_file
+from tests.network.test_upload_endpoint import full_file
 
 pytestmark = pytest.mark.network
 

@@ -15,7 +15,7 @@ from dordis.errors import InputError, MalformedMessage
 from dordis.network.downloads import split_body
 from dordis.network.messages import BodyInfo, Welcome
 from dordis.network.receipts import read_history
-from dordis.network.uploads import LeastRate
+from dordis.network.upload_endpoint import LeastRate
 from dordis.owner.receipts import Shown
 
 log = logging.getLogger("dordis.network")

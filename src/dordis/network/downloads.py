@@ -7,7 +7,7 @@ from aiohttp import web
 from dordis import wire
 from dordis.network.messages import BodyInfo
 from dordis.network.sessions import AccessTokens
-from dordis.network.uploads import LeastRate, TransferSlots
+from dordis.network.upload_endpoint import LeastRate, TransferSlots
 
 PIECE = 1 << 18
 """Number of bytes written to a connection at a time."""

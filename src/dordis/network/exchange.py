@@ -16,7 +16,7 @@ from dordis.errors import BudgetRefused, DordisError, MalformedMessage, Particip
 from dordis.network.deadlines import AdaptiveDeadlines, TimeAllowances
 from dordis.network.downloads import DownloadEndpoint
 from dordis.network.messages import BodyInfo, Refusal, Reply, Request
-from dordis.network.uploads import ReceivedVector, UploadEndpoint, check_upload_size
+from dordis.network.upload_endpoint import ReceivedVector, UploadEndpoint, check_upload_size
 from dordis.protocol import ClientId, Garbled, Message, Replies, Requests, reply_to, requests_in
 from dordis.protocols import delivery
 from dordis.protocols.parameters import Parameters

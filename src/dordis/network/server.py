@@ -38,7 +38,7 @@ from dordis.network.messages import (
 )
 from dordis.network.receipts import ReceiptEndpoint
 from dordis.network.sessions import AccessTokens, Session, Sessions, client_certificate
-from dordis.network.uploads import TransferSlots, UploadEndpoint
+from dordis.network.upload_endpoint import TransferSlots, UploadEndpoint
 from dordis.network.visits import VisitEndpoint
 from dordis.protocol import ClientId
 

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from dordis import wire
 from dordis.errors import MalformedMessage
-from dordis.network.uploads import STALL, LeastRate, discard_file
+from dordis.network.upload_endpoint import STALL, LeastRate, discard_file
 from dordis.protocol import ClientId, Message
 
 LENGTH_BYTES, LARGEST_FRAME = 4, 1 << 16

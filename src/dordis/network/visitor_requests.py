@@ -32,7 +32,7 @@ from dordis.network.client_transfers import (
 from dordis.network.downloads import split_body
 from dordis.network.messages import SUBPROTOCOL, VERSION_HEADER
 from dordis.network.spooled_uploads import LENGTH_BYTES
-from dordis.network.uploads import LeastRate
+from dordis.network.upload_endpoint import LeastRate
 from dordis.network.visits import ACCEPTED, CONFLICT, GONE, UNPROCESSABLE
 from dordis.protocol import Message
 

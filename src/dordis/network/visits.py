@@ -33,7 +33,7 @@ from dordis.network.spooled_uploads import (
     check_frame_length,
 )
 from dordis.network.tasks import task_tag
-from dordis.network.uploads import MOST_UPLOADS, STALL, TransferSlots
+from dordis.network.upload_endpoint import MOST_UPLOADS, STALL, TransferSlots
 from dordis.protocol import ClientId, Message, OpenCall, reply_to
 from dordis.rounds.arrivals import ArrivalStore
 from dordis.rounds.model import ModelBytes
