@@ -62,7 +62,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
         return None
 
     def describe(self, setting: Setting) -> str:
-        """Return the description of the strategy in a setting."""
+        """Return a sentence for people on how the strategy divides the noise, with the numbers of this setting."""
         return self.description.format(T=setting.T, **msgspec.structs.asdict(self))
 
     def costs(self, grid: Grid, survivors: int) -> dict[str, float]:

@@ -129,7 +129,7 @@ class ArrivalStore:
             self._path.unlink(missing_ok=True)
 
     def standing(self, kind: type[Stored]) -> Stored | None:
-        """Return the standing state, the complaints of clients and helpers so far; None if none was stored."""
+        """Return the stored complaints of helpers about clients in this run; None if none were stored."""
         return decode_standing(self._standing, kind, self._path) if self._standing else None
 
     def keep_standing(self, standing: msgspec.Struct) -> None:

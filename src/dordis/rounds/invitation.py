@@ -203,7 +203,7 @@ def check_missed(invite: Invite, parameters: Parameters) -> None:
 
 
 def check_shorter(invite: Invite, count: int, size: int) -> None:
-    """Raise UnexpectedRequest if missed sums are too many, or together no shorter than the model."""
+    """Raise UnexpectedRequest if the sums that the client missed are too many to replace the model, or not shorter."""
     if count > MOST_REPLAYS or size >= invite.model_bytes:
         raise UnexpectedRequest(f"{count} sums of {size} bytes are too many for a model of {invite.model_bytes}")
 

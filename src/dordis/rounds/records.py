@@ -80,7 +80,7 @@ class RecordClient(AppClient):
 
 
 def is_independent(source: RecordClient, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> bool:
-    """Tell whether gradients are independent by `check_independence`; False if computing a slice raises."""
+    """Tell whether no record changes the gradient of another (`check_independence`); False if a computation fails."""
     found = attempt(lambda: np.full(1, float(check_independence(source, round, model, dim))))
     return found is not None and bool(found[0])
 

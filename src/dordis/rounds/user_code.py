@@ -38,7 +38,7 @@ class UserCode(Protocol):
         ...
 
     def sum_records(self, what: str, work: Callable[[], Result]) -> Result:
-        """Return the sum of a sample of records, which is always used: `work` handles failures of single records."""
+        """Return the sum over sampled records that `work` computes; `work` handles failures of single records."""
         ...
 
     def call(self, what: str, work: Callable[[], Result]) -> Result | None:
@@ -68,7 +68,7 @@ class StopOnFailure:
         return work()
 
     def sum_records(self, what: str, work: Callable[[], Result]) -> Result:
-        """Return the sum of a sample of records, or raise what `work` raises."""
+        """Return the sum over sampled records that `work` computes, or raise what it raises."""
         return work()
 
     def call(self, what: str, work: Callable[[], Result]) -> Result | None:
@@ -105,7 +105,7 @@ class ZeroOnFailure:
         return update
 
     def sum_records(self, what: str, work: Callable[[], Result]) -> Result:
-        """Return the sum of a sample of records, or raise what `work` raises."""
+        """Return the sum over sampled records that `work` computes, or raise what it raises."""
         return work()
 
     def call(self, what: str, work: Callable[[], Result]) -> Result | None:

@@ -103,7 +103,7 @@ class IdealRounds:
         return {} if introduces is None else {u: h.handle(introduces(round)) for u, h in self._helpers.items()}
 
     def _accepted(self, u: ClientId, invitation: Invitation) -> bytes | None:
-        """Invite a client, with the model uncopied; return its proof of selection, or None if it declines."""
+        """Invite a client without copying the model; return its proof of selection, or None if it declines."""
         client = self._clients[u]
         client.models.keep(invitation.model)
         try:

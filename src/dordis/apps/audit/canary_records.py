@@ -102,7 +102,7 @@ def audit_records(
     entropy: Entropy = secrets.token_bytes,
     confidence: float = CONFIDENCE,
 ) -> Audit:
-    """Run all planned events of a design with every message, attack the records, and test the noise.
+    """Run the full protocol for all planned rounds and retries, guess which records took part, and test the noise.
 
     The first `design.setting.colluders` clients collude with the server, the last `dropped` clients leave before every
     upload, and `late` more after it.  All records of clients that upload and do not collude are canaries.

@@ -65,7 +65,7 @@ class Lda(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="ki
 
 
 class Natural(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="natural"):
-    """Each key is one client; with `some`, there may be more keys than clients, and the other keys take no part."""
+    """Each user in the data, a writer or speaker, is one client; with `some`, further users may be left out."""
 
     some: bool = False
 

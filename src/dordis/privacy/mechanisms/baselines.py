@@ -113,7 +113,7 @@ class CentralGaussian(GaussianMechanism, frozen=True, tag="central-gaussian", kw
         mean += gaussian_noise(self.entropy(SEED_BYTES), self.sigma / count, self.grid.dim)
 
     def release(self, variance: Fraction) -> Gaussian:
-        """Return the event of a sum under the server's noise; `variance` is ignored, because clients add no noise."""
+        """Return the privacy event of a sum under the server's noise; `variance` is ignored: clients add no noise."""
         return Gaussian(self.sigma * self.grid.scale / math.sqrt(self.sensitivity))
 
     def noise_variances(self, survivors: int, clients: int, colluders: int) -> NoiseVariances:
@@ -157,7 +157,7 @@ class LocalGaussian(GaussianMechanism, frozen=True, tag="local-gaussian", kw_onl
         total += np.rint(noise, out=noise).astype(np.int64)
 
     def release(self, variance: Fraction) -> Gaussian:
-        """Return the event of a client's update under its own noise; `variance` is ignored: no other noise counts."""
+        """Return the privacy event of a client's update under its own noise; `variance`, that of others, is ignored."""
         return Gaussian(self.sigma / self.clip)
 
     def noise_variances(self, survivors: int, clients: int, colluders: int) -> NoiseVariances:

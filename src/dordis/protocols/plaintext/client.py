@@ -44,7 +44,7 @@ class PlaintextClient(SummingClient[PlaintextState]):
 
     @property
     def setup(self) -> Sequence[On[Any]]:
-        """Return the one request of the set-up."""
+        """Return the only request that the client answers before its upload, with the method that answers it."""
         return (On(Begin, self.join),)
 
     @property
