@@ -219,7 +219,7 @@ class SummingClient(ProtocolClient[Remembered]):
 
     @abstractmethod
     def issued(self, chunk: int) -> IssuedSecrets:
-        """Return this client's issued secrets for a chunk: the client's input is built from them, and audits read them."""
+        """Return this client's issued secrets for a chunk; its input is built from them, and audits read them."""
 
     def close(self) -> None:
         """Leave the round; erase its secrets and this client's input."""
