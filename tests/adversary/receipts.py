@@ -211,6 +211,18 @@ def rewrite_noise(true: list[Shown]) -> list[Shown]:
     return [first, restate(true[1].receipt, previous=first.digest)]
 
 
+def forget(session: Session) -> str:
+    """Let a client take part whose state is from before a round that has its input: its owner counts too little."""
+    session.trail.stage = "log-in"
+    receipts = read_receipt_files(finished()[0] / RECEIPTS)
+    run, keys = bytes.fromhex(receipts[0].run), registry_of(job_of()).signing_keys()
+    shown = [Shown(index, one.digest, one) for index, one in receipts.items()]
+    with TemporaryDirectory() as folder:
+        me = ClientId(receipts[0].survivors[0][0])
+        KeptReceipts(Path(folder)).compare(run, shown, keys, complete=True, me=me)
+    return "the client takes part again, although its state has forgotten a participation"
+
+
 def disown(session: Session) -> str:
     """Acknowledge a contribution to a round that lists no clients, and show a history of the round without it."""
     session.trail.stage = "log-in"
@@ -303,6 +315,14 @@ ATTACKS: tuple[Attack, ...] = (
         refused_by="check_history (HistoryContradicted)",
         stage="log-in",
         checks=(names.HISTORY_ATTENDED,),
+    ),
+    row(
+        "a client's state is an old copy",
+        "A client restores its state from before a round that has its input, and would count too few participations.",
+        forget,
+        refused_by="check_own_state (HistoryContradicted)",
+        stage="log-in",
+        checks=(names.HISTORY_OWN_STATE,),
     ),
     row(
         "an acknowledged contribution is left out of its round",

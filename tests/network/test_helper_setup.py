@@ -146,7 +146,7 @@ class RestartedHelper:
         )  # fmt: skip
         boxes, served = BoxJournal(self.path / "boxes"), ServedRounds(self.path / "rounds")
         journaled = JournaledHelper(helper, boxes, served, self.rounds_a_day)
-        journaled.restore()
+        journaled.restore(run)
         return journaled
 
     def boxes(self):
@@ -232,3 +232,19 @@ def test_a_restarted_helper_shows_the_key_that_it_showed_before(tmp_path):
     restarted = RestartedHelper(tmp_path)
     shown = restarted.start().handle(Introduce(ROUND))
     assert shown.keys[parties.INDEX] == restarted.round.parameters.helpers[1]
+
+
+def test_a_helper_joins_another_run_with_the_boxes_of_the_last_one_on_its_disk(tmp_path):
+    started = RestartedHelper(tmp_path)
+    started.start().handle(started.boxes())
+    assert not started.start(run=bytes([1]) * 32).helper._rounds
+    assert started.start().helper._rounds
+
+
+def test_boxes_that_are_refused_after_a_restart_lose_the_round_and_not_the_helper(tmp_path, caplog):
+    """For example because their client was revoked since."""
+    started = RestartedHelper(tmp_path)
+    started.start().handle(started.boxes())
+    started.round.registry = {u: key for u, key in started.round.registry.items() if u != ClientId(1)}
+    started.start()
+    assert "the boxes of an earlier round stay closed" in caplog.text

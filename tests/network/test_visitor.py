@@ -13,6 +13,7 @@ from dordis.network.authentication import LoginCredentials
 from dordis.network.client_transfers import Address
 from dordis.network.visitor import RunOver, Visitor
 from dordis.owner.receipts import Attended, KeptReceipts, Shown
+from dordis.protocol import ClientId
 from dordis.protocols.plaintext import PLAINTEXT
 from dordis.records.run_records import RECEIPTS, load_run
 from dordis.rounds.app import RoundInfo
@@ -75,7 +76,7 @@ def test_a_model_is_fetched_whole(visits):
 class Member:
     """The client of a run that a visitor has joined."""
 
-    members = registry_of(job_of()).signing_keys()
+    me, members = ClientId(1), registry_of(job_of()).signing_keys()
 
 
 def joined(visits, tmp_path, altered=None):

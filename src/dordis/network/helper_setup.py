@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from dordis.config.schema import Closing, Federation
-from dordis.errors import InputError, MalformedMessage, ParametersRefused
+from dordis.errors import DordisError, InputError, MalformedMessage, ParametersRefused
 from dordis.identity.keys import ClientCredentials, load_client_credentials
 from dordis.identity.registry import Registry
 from dordis.identity.signed_registry import SignedRegistry, members_before, registry_with_helpers
@@ -62,11 +62,19 @@ class JournaledHelper:
             self.boxes.append(request)  # after verification, so that invalid boxes cannot fill the disk
         return reply
 
-    def restore(self) -> None:
-        """Open the boxes of the latest round again after a restart; boxes for an erased key stay closed."""
+    def restore(self, run: bytes) -> None:
+        """Open the boxes of the latest round again after a restart, if it is of this run.
+
+        Boxes for an erased key stay closed, and so do all boxes after one that is refused now, for example because its
+        client was revoked: then the helper is lost for that round only.
+        """
         self.boxes.cut()
-        for request in self.boxes.read():
-            self.helper.handle(request)
+        try:
+            for request in self.boxes.read():
+                if request.parameters.run == run:
+                    self.helper.handle(request)
+        except DordisError as error:
+            log.warning("the boxes of an earlier round stay closed: %s", error)
 
 
 @dataclass(frozen=True)
@@ -108,7 +116,7 @@ class HelperInstallation:
         journaled = JournaledHelper(
             helper, BoxJournal(self.state / "boxes"), ServedRounds(self.state / "rounds"), self.policy.rounds_a_day
         )
-        journaled.restore()
+        journaled.restore(welcome.run)
         return journaled
 
     def open_store(self) -> FileHelperStore:

@@ -147,7 +147,8 @@ class Visitor:
             return False
         info, before = task.invite.info, self._joined
         client = await self._client(task)  # raises, before anything is sent, if the owner refuses the run
-        await self._check_history(client, info.run, shown if before and before[0] == info.run else None)
+        if info.index:  # before the first round there is no history
+            await self._check_history(client, info.run, shown if before and before[0] == info.run else None)
         self._note_contact()
         self._rounds.begin(info.run, info.index)
         try:
@@ -196,15 +197,13 @@ class Visitor:
     async def _check_history(self, client: Client, run: bytes, shown: list[Shown] | None) -> None:
         """Raise HistoryContradicted if the server's history contradicts the receipts and notes that this client stored.
 
-        `shown` is the history that came with the task; if None, the whole history is fetched, provided that this
-        client attended a round of the run before.
+        `shown` is the history that came with the task; if None, the whole history is fetched, also by a client without
+        notes: its state may have been lost.
         """
         if self._receipts is None:
             return
         kept, is_complete = self._receipts.read(run), shown is None
         if shown is None:
-            if not kept.attended:
-                return
             known = max(kept.shown, default=-1)
             async with self._requests.request("GET", f"/receipts?known={known}") as response:
                 shown = await read_history(response)

@@ -1,7 +1,6 @@
 """The server's endpoints for visiting clients, which fetch task and model and upload a contribution by single requests.
 
-A client shows its certificate in TLS and keeps no connection.  A contribution is acknowledged when it is counted and on
-disk; if the same bytes come again, they are acknowledged again.
+A client shows its certificate in TLS and keeps no connection.  A contribution is acknowledged when it is on disk.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ from queue import Empty, SimpleQueue
 
 from aiohttp import ClientError, web
 
-from dordis.errors import Aborted, CryptoError, LoginRefused, MalformedMessage, ProtocolError
+from dordis.errors import Aborted, BeaconNotPublished, CryptoError, LoginRefused, MalformedMessage, ProtocolError
 from dordis.network.authentication import Authenticator
 from dordis.network.connections import RETRY_LATER
 from dordis.network.downloads import send_body
@@ -173,6 +172,8 @@ class VisitEndpoint:
         except (ProtocolError, CryptoError) as error:
             log.warning("the contribution of client %d is refused: %s", client, error, extra={"client": client})
             status = UNPROCESSABLE
+        except BeaconNotPublished as error:  # its file is being rewritten: BUSY, so that the client tries again
+            log.warning("the contribution of client %d waits: %s", client, error, extra={"client": client})
         finally:
             visit.upload.close()
             self._answer(visit, status)

@@ -126,6 +126,8 @@ class SummingSetup(ProtocolServer[None]):
     sets this function."""
     verify_client: VerifyClient = staticmethod(accept_any_client)
     """Raises unless an arriving client was selected for the round; the `RoundEngine` sets this function."""
+    run_colluders: int | None = None
+    """Largest number of clients that may collude over all rounds of a run; None: T_C of the round."""
     standing: Any = None
     """The server's record of the parties, such as complaints, kept between the rounds of a run; None: no record."""
 

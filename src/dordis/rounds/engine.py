@@ -90,6 +90,8 @@ class AgreedRound:
     """The invitation for arriving clients, if the protocol has open arrival; otherwise None."""
     verify_client: VerifyClient = accept_any_client
     """Raises ProtocolError unless an arriving client was selected."""
+    run_colluders: int | None = None
+    """Largest number of clients that may collude over all rounds of the run; None: T_C of the round."""
 
     def as_interrupted(self) -> InterruptedRound[Any]:
         """Return the state from which a restarted server continues this round."""
@@ -337,6 +339,7 @@ class RoundEngine:
         summing = self._protocol.server(parameters, self._registry, agreed.proofs, self._suite)
         summing.setup.vectors, summing.setup.fix_survivors = self._vectors, self._arrivals.fix_survivors
         summing.setup.verify_client = agreed.verify_client
+        summing.setup.run_colluders = agreed.run_colluders
         remembered = self._arrivals.standing(type(summing.setup.standing))
         if remembered is not None:
             summing.setup.standing = remembered

@@ -120,10 +120,11 @@ class Coordinator:
         Raise `BudgetExceeded` before a round that would exceed the budget, or that too few clients can afford.
         """
         self._count = count
+        first_early = done + 2 if index else 1  # if evaluation fails at every restart, clients must not train each time
         for number in range(done + 1, count + 1):
             used = self._use_sum(number, index)
             index = max(index, used.record.index + 1)  # a resumed round may have an index below `index`
-            if early and number < count and self._design.agreement.has_cohort:
+            if early and number >= first_early and number < count and self._design.agreement.has_cohort:
                 self._early = EarlyInvitation(partial(self._invite, RoundInfo(number + 1, index, self._run)))
             yield self._evaluate(used)
 
@@ -239,6 +240,7 @@ class Coordinator:
             planned.allowed,
             None if parameters.clients else invitation,
             self._selection.verify_client,
+            design.agreement.all_colluders,
         )
         result = self._run_round(agreed)
         if isinstance(self._chunks, AutoChunks) and result.timeline is not None:

@@ -109,6 +109,7 @@ def prepare(config: RunConfig, app: AppServer) -> Job:
         protocol.agree,
         protocol.has_cohort,
         config.federation.arrival == OPEN,
+        all_colluders(config),
     )
     privacy = config.privacy
     kind = load_mechanism(privacy.mechanism) if privacy.mechanism else DSkellam

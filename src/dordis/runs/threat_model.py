@@ -28,6 +28,8 @@ class ThreatModel:
     """Whether the list of clients U is fixed before the sum."""
     is_open: bool = False
     """Whether any registered client may contribute, so that only its own count bounds its participations."""
+    all_colluders: int | None = None
+    """Largest number of colluders in the registry, by which complaints of a whole run are judged; None: T_C."""
 
     @property
     def draw_failure(self) -> Fraction:

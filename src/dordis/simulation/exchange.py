@@ -6,7 +6,7 @@ from time import thread_time
 from typing import Protocol
 
 from dordis import wire
-from dordis.errors import DordisError, ProtocolError, UnusableUpdate
+from dordis.errors import CryptoError, DordisError, ProtocolError, UnusableUpdate
 from dordis.protocol import ClientId, Garbled, Message, OpenCall, Party, Requests, Role, reply_to
 from dordis.protocol_driver import advance
 from dordis.rounds.client import Client
@@ -97,7 +97,7 @@ class LocalExchange(MessageMeter):
                 for _, reply in self({u: call.request}):
                     try:
                         call.admit(u, reply)
-                    except ProtocolError as error:
+                    except (ProtocolError, CryptoError) as error:
                         self.errors.append((u, error))
                     else:
                         yield u, reply

@@ -142,6 +142,20 @@ def test_a_helper_that_accuses_more_clients_than_can_collude_is_evicted_and_they
     assert round.served.setup.standing == Complaints(helpers=frozenset({3}))
 
 
+def test_complaints_of_a_run_are_judged_by_the_colluders_of_the_registry():
+    """Colluders of several rounds may complain of an honest helper: together they are more than T_C of one round."""
+    for run_colluders, expected in (
+        (None, Complaints(helpers=frozenset({3}))),
+        (2, Complaints(edges=frozenset({(3, 2), (3, 5)}))),
+    ):
+        round = Round(came=8)
+        round.helpers[3] = Accuser(round.helpers[3], (2, 5))
+        server = round.server()
+        server.setup.run_colluders = run_colluders
+        round.play(server)
+        assert server.setup.standing == expected
+
+
 def test_helpers_without_a_key_are_silent_and_the_sum_is_right():
     for absent in ((1,), (4,)):
         round = Round(absent=absent)

@@ -109,6 +109,11 @@ class AssistedSetup(SummingSetup):
             raise MalformedMessage("a contribution has a box for each helper that has a key")
         return {h: reply.boxes[size * place : size * (place + 1)] for place, h in enumerate(present)}
 
+    @property
+    def _colluders(self) -> int:
+        """Return the largest number of colluding clients over all rounds, for which complaints accumulate."""
+        return self.parameters.colluders if self.run_colluders is None else self.run_colluders
+
     def open_boxes(self) -> Flow:
         """Have every helper open its boxes; subtract the contributions of clients that a helper names."""
         live = {h for h in self.parameters.present if h not in self.standing.helpers}
@@ -121,7 +126,7 @@ class AssistedSetup(SummingSetup):
         self.live = tuple(sorted(live))
         check_quorum_left(self.parameters, "OpenBoxes", self.live)
         before = self.standing.clients
-        self.standing = self.standing.with_edges(edges, self.parameters.faulty, self.parameters.colluders)
+        self.standing = self.standing.with_edges(edges, self.parameters.faulty, self._colluders)
         self.named = frozenset(map(ClientId, self.standing.clients - before))
         u3 = tuple(u for u in self.contributions if u not in self.standing.left_out)
         check_arrived(self.parameters, OpenBoxes.__name__, u3)
@@ -237,7 +242,7 @@ class AssistedSetup(SummingSetup):
     def _check_confirmed(self) -> None:
         """Evict helpers that lied; raise Unconfirmed if a set has no confirmed value."""
         liars = {int(h) for voices in self.sets for h in voices.liars}
-        self.standing = self.standing.with_liars(liars, self.parameters.faulty, self.parameters.colluders)
+        self.standing = self.standing.with_liars(liars, self.parameters.faulty, self._colluders)
         for voices in self.sets:
             check_confirmed(voices)
 
