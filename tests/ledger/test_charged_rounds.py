@@ -72,3 +72,15 @@ def test_what_owners_counted_is_not_stored_beside_a_completed_round_that_says_th
         assert account.owner_charges() == before
     assert account.used_indices == [0, 1]
     assert list(account._counted) == [1]  # fewer clients were asked than are charged
+
+
+def test_owner_charges_of_completed_rounds_are_not_computed_again(monkeypatch):
+    account = Account(RUN, Budget(None, DELTA))
+    for index in range(3):
+        known = completed(index, (5,))
+        account.reserve(known.charge)
+        account.complete(index, known.outcomes)
+    expected = {(RUN, index): completed(index, (5,)).charge.owner_charge for index in range(3)}
+    monkeypatch.setattr(ChargedRounds, "__getitem__", None)  # decoding every earlier round takes longer in every round
+    assert account.owner_charges() == expected
+    assert account.start_successor(bytes(32), Budget(None, DELTA)).owner_charges() == expected

@@ -88,6 +88,8 @@ class Account:
         self.rounds = ChargedRounds()
         self._counted: dict[int, tuple[OwnerCharge, set[int]]] = {}
         """By round index: the cost that owners counted, and their clients; with open arrival, clients are added."""
+        self._completed_charges: dict[int, tuple[array[int], float | None, float]] = {}
+        """By round index: clients, cost and distance of the owner charge of a completed round, in little memory."""
         self.runs: dict[bytes, RunCharge] = {}
         """Other runs over the same data, charged as a whole to every client."""
         self.predecessor: Account | None = None
@@ -110,6 +112,7 @@ class Account:
         following = copy(self)
         following.run, following.budget, following.predecessor = run, budget, self
         following.rounds, following._counted, following.refused = ChargedRounds(), {}, None
+        following._completed_charges = {}
         following.runs, following._charged = dict(self.runs), set(self._charged)
         following.course, following._changed = SpendingCourse(), set(self._changed)
         following._indices, following._likeliest = 0, Fraction(0)
@@ -138,10 +141,13 @@ class Account:
 
     def _owner_charge(self, index: int) -> OwnerCharge:
         """Return the largest cost that owners may have counted for a round in the ledger."""
-        if index not in self._counted:
-            return self.rounds[index].charge.owner_charge
-        charge, clients = self._counted[index]
-        return replace(charge, clients=tuple(sorted(clients)))
+        if index in self._counted:
+            charge, clients = self._counted[index]
+            return replace(charge, clients=tuple(sorted(clients)))
+        if index in self._completed_charges:
+            payers, cost, distance = self._completed_charges[index]
+            return OwnerCharge(tuple(payers), cost, distance)
+        return self.rounds[index].charge.owner_charge
 
     def check_countable(self, index: int, charge: OwnerCharge) -> None:
         """Raise InputError unless the index is new, or was counted at the same cost for other clients only."""
@@ -221,14 +227,20 @@ class Account:
         self.check_completable(index, outcomes)
         charge = self.rounds[index].charge
         self.rounds[index], self.refused = LedgerRound(charge, tuple(outcomes)), None
-        if index in self._counted and self._owner_charge(index) == charge.owner_charge:
-            del self._counted[index]  # the charge says the same, in less memory
+        self._complete_owner_charge(index, charge.owner_charge)
         self._add(charge.clients, charge.costs(), -1)
         self._add(self.rounds[index].payers, charge.costs([outcome.charged for outcome in outcomes]), 1)
         self._leader = self.worst_client({*self._changed, *(() if self._leader is None else (self._leader,))})
         self._changed.clear()
         if self._leader is not None:
             self.course.add(index, self._paid(self._leader), self.budget.delta - float(self.failure()))
+
+    def _complete_owner_charge(self, index: int, charge: OwnerCharge) -> None:
+        """Store the owner charge of a completed round, unless owners counted another one."""
+        if index in self._counted and self._owner_charge(index) != charge:
+            return
+        self._counted.pop(index, None)
+        self._completed_charges[index] = array("L", charge.clients), charge.cost, charge.distance
 
     def check_run_chargeable(self, run: bytes, charge: RunCharge) -> None:
         """Raise InputError if the charge of a run is invalid, or larger than its earlier charge.
