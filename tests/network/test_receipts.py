@@ -1,11 +1,14 @@
 """A server shows its history to clients; one that rewrote a run is refused by the clients that were in it."""
 
+import asyncio
 import json
+from pathlib import Path
 
 import pytest
+from aiohttp.test_utils import make_mocked_request
 from msgspec.structs import replace
 
-from dordis.network.receipts import ReceiptEndpoint
+from dordis.network.receipts import ReceiptEndpoint, decode_history
 from dordis.owner.directory import ClientDirectory
 from dordis.records.run_records import RECEIPTS
 from tests.adversary.directories import rewrite_receipts
@@ -39,6 +42,21 @@ def test_receipts_that_come_later_are_shown(tmp_path):
         (tmp_path / RECEIPTS / name).write_bytes((finished()[0] / RECEIPTS / name).read_bytes())
         endpoint._changed = -1  # two changes within one tick of the clock
         assert len(endpoint.history(1)) == count
+
+
+def test_the_newest_receipt_is_read_once_for_all_clients(monkeypatch):
+    endpoint, reads = ReceiptEndpoint(lambda request: 1, finished()[0] / RECEIPTS), []
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: reads.append(path.name) or read(path))
+
+    async def ask(clients):
+        request = make_mocked_request("GET", "/receipts?after=0&known=0")
+        return await asyncio.gather(*(endpoint.encode(client, request) for client in clients))
+
+    answers = [decode_history(answer) for answer in asyncio.run(ask([1, 2, 99]))]
+    assert answers == [endpoint.history(client, 0, 0) for client in (1, 2, 99)]
+    assert [shown[0].receipt is None for shown in answers] == [False, False, True]
+    assert reads == ["000000.json", "000001.json"]
 
 
 @pytest.mark.network

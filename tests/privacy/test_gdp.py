@@ -378,4 +378,4 @@ def test_participants_need_no_library_for_it() -> None:
     tree = ast.parse(Path(gdp.__file__).read_text())
     modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     modules |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    assert modules == {"math", "sys", "collections.abc", "fractions", "dordis.errors"}
+    assert modules == {"math", "sys", "collections.abc", "fractions", "functools", "dordis.errors"}

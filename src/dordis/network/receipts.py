@@ -7,6 +7,7 @@ clients get it with their next task.
 import asyncio
 import threading
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 
 import msgspec
@@ -30,8 +31,10 @@ class ReceiptEndpoint:
     def __init__(self, identify: Callable[[web.Request], int], directory: Path | None) -> None:
         self._identify, self._directory = identify, directory
         self._digests: dict[int, str] = {}
+        self._newest: Receipt | None = None
+        """The receipt with the highest index, which all clients ask for when the next round begins."""
         self._changed = -1
-        self._lock = threading.Lock()
+        self._refreshing, self._lock = asyncio.Lock(), threading.Lock()
 
     async def get(self, request: web.Request) -> web.Response:
         """Respond to /receipts?after=INDEX&known=INDEX with the history as JSON."""
@@ -45,6 +48,11 @@ class ReceiptEndpoint:
         except ValueError:
             raise web.HTTPBadRequest from None
         try:
+            async with self._refreshing:  # all clients ask when a round begins, and one of them waits for the disk
+                if self._directory_time() != self._changed:
+                    await asyncio.to_thread(self._refresh)
+            if self._newest is not None and min(after, known) >= self._newest.index - 1:
+                return msgspec.json.encode(self.history(client, after, known))  # no file has to be read
             return await asyncio.to_thread(lambda: msgspec.json.encode(self.history(client, after, known)))
         except LedgerDamaged as error:
             raise web.HTTPInternalServerError(text=str(error)) from None
@@ -54,32 +62,40 @@ class ReceiptEndpoint:
 
         Raise LedgerDamaged if a receipt is damaged.
         """
+        self._refresh()
         with self._lock:
-            self._refresh()
-            digests = dict(self._digests)
+            digests = dict(takewhile(lambda one: one[0] > after, reversed(self._digests.items())))
         return [
             Shown(index, digest, self._read_own(client, index) if index > known else None)
-            for index, digest in digests.items()
-            if index > after
+            for index, digest in reversed(digests.items())
         ]
+
+    def _directory_time(self) -> int:
+        """Return the time of the directory's last change; -1 if there is no directory."""
+        try:
+            return -1 if self._directory is None else self._directory.stat().st_mtime_ns
+        except FileNotFoundError:
+            return -1
 
     def _refresh(self) -> None:
         """Read the hashes of new receipts, if the directory has changed."""
-        if self._directory is None or not self._directory.exists():
-            return
-        changed = self._directory.stat().st_mtime_ns
-        if changed != self._changed:
+        with self._lock:
+            changed = self._directory_time()
+            if self._directory is None or changed == self._changed:
+                return
             for path in sorted(self._directory.glob("*.json")):
                 if path.stem.isdecimal() and int(path.stem) not in self._digests:
                     receipt = Receipt.from_bytes(path.read_bytes(), path.name)
-                    self._digests[receipt.index] = receipt.digest
+                    self._digests[receipt.index], self._newest = receipt.digest, receipt
             self._changed = changed
 
     def _read_own(self, client: int, index: int) -> Receipt | None:
         """Return the receipt of a round; None if the client was not in the round."""
-        assert self._directory is not None  # noqa: S101  the digests were read from it
-        path = self._directory / receipt_name(index)
-        receipt = Receipt.from_bytes(path.read_bytes(), path.name)
+        receipt = self._newest
+        if receipt is None or receipt.index != index:
+            assert self._directory is not None  # noqa: S101  the digests were read from it
+            path = self._directory / receipt_name(index)
+            receipt = Receipt.from_bytes(path.read_bytes(), path.name)
         return receipt if client in receipt.clients else None
 
 

@@ -12,6 +12,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable
 from fractions import Fraction
+from functools import lru_cache
 
 from dordis.errors import InputError
 
@@ -69,6 +70,7 @@ def delta(epsilon: float, theta_squared: float) -> float:
     return min(1.0, (1 + MARGIN) * max(exact, sys.float_info.min))
 
 
+@lru_cache(maxsize=1 << 10)  # a round's cost is checked, charged, recorded and reported
 def epsilon(theta_squared: float, delta: float, distance: float = 0.0) -> float:
     """Return the epsilon of theta-GDP at `delta`; infinity if none is proved.
 

@@ -5,12 +5,13 @@ clients compute the same.  Variances are exact rationals, rounded up to multiple
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate
 
 from dordis.errors import InputError, ParametersRefused
@@ -146,7 +147,7 @@ class NoisePlan:
 
     def variance_left(self, survivors: Collection[int], context: bytes, stayed: Due | None = None) -> Fraction:
         """Return the variance of the noise in the sum; `stayed` lists due components that could not be removed."""
-        kept = sum(self._kept_variances(survivors, context).values(), Fraction(0))
+        kept, _ = _kept_and_charged(self, tuple(survivors), context)
         return kept + sum((self.removable[k] for ks in (stayed or {}).values() for k in ks), Fraction(0))
 
     def charged_variance(self, survivors: Collection[int], context: bytes) -> Fraction:
@@ -155,8 +156,7 @@ class NoisePlan:
         A due component counts as removed even if the server could not remove it: from t - 1 answers, one fewer than the
         threshold, and the colluders' shares the server may still rebuild the seed.
         """
-        kept = sorted(self._kept_variances(survivors, context).values())
-        return sum(kept[: max(0, len(kept) - self.colluders)], Fraction(0))
+        return _kept_and_charged(self, tuple(survivors), context)[1]
 
     def reserved_variance(self) -> Fraction:
         """Return the least `charged_variance` of a round with at most T dropouts."""
@@ -172,11 +172,17 @@ class NoisePlan:
             return (n - T - T_C) * self.fraction * self._unit
         return (n - T - T_C) * self.added_variance
 
-    def _kept_variances(self, survivors: Collection[int], context: bytes) -> dict[int, Fraction]:
-        """Return the variance that each survivor leaves in the sum after all due components are removed."""
-        due = self.due_components(survivors, context)
-        kept = {ks: self.added_variance - sum((self.removable[k] for k in ks), Fraction(0)) for ks in set(due.values())}
-        return {u: kept[ks] for u, ks in due.items()}
+
+@lru_cache(maxsize=64)  # protocol and ledger ask for the same chunks several times
+def _kept_and_charged(plan: NoisePlan, survivors: tuple[int, ...], context: bytes) -> tuple[Fraction, Fraction]:
+    """Return the variance left after all due components are removed, and that of all survivors but the T_C largest."""
+    due = Counter(plan.due_components(survivors, context).values())
+    left = {ks: plan.added_variance - sum((plan.removable[k] for k in ks), Fraction(0)) for ks in due}
+    kept, charged, colluders = Fraction(0), Fraction(0), plan.colluders
+    for ks in sorted(due, key=left.__getitem__, reverse=True):
+        known = min(colluders, due[ks])
+        kept, charged, colluders = kept + due[ks] * left[ks], charged + (due[ks] - known) * left[ks], colluders - known
+    return kept, charged
 
 
 def parse_variance(text: str) -> Fraction:
