@@ -8,6 +8,8 @@ from copy import copy
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+import msgspec
+
 from dordis.errors import BudgetExceeded, DataBudgetExceeded, InputError
 from dordis.ledger.charged_rounds import ChargedRounds, LedgerRound
 from dordis.ledger.round_charge import (
@@ -88,8 +90,8 @@ class Account:
         self.rounds = ChargedRounds()
         self._counted: dict[int, tuple[OwnerCharge, set[int]]] = {}
         """By round index: the cost that owners counted, and their clients; with open arrival, clients are added."""
-        self._completed_charges: dict[int, tuple[array[int], float | None, float]] = {}
-        """By round index: clients, cost and distance of the owner charge of a completed round, in little memory."""
+        self._completed_charges: dict[int, bytes] = {}
+        """By round index the owner charge of a completed round, encoded to save memory."""
         self.runs: dict[bytes, RunCharge] = {}
         """Other runs over the same data, charged as a whole to every client."""
         self.predecessor: Account | None = None
@@ -145,8 +147,7 @@ class Account:
             charge, clients = self._counted[index]
             return replace(charge, clients=tuple(sorted(clients)))
         if index in self._completed_charges:
-            payers, cost, distance = self._completed_charges[index]
-            return OwnerCharge(tuple(payers), cost, distance)
+            return msgspec.msgpack.decode(self._completed_charges[index], type=OwnerCharge)
         return self.rounds[index].charge.owner_charge
 
     def check_countable(self, index: int, charge: OwnerCharge) -> None:
@@ -240,7 +241,7 @@ class Account:
         if index in self._counted and self._owner_charge(index) != charge:
             return
         self._counted.pop(index, None)
-        self._completed_charges[index] = array("L", charge.clients), charge.cost, charge.distance
+        self._completed_charges[index] = msgspec.msgpack.encode(charge)
 
     def check_run_chargeable(self, run: bytes, charge: RunCharge) -> None:
         """Raise InputError if the charge of a run is invalid, or larger than its earlier charge.

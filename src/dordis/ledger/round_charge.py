@@ -41,7 +41,6 @@ from dordis.protocols.parameters import INDEX_BYTES, Parameters
 from dordis.selection.beacon import check_index
 
 theta_squared = lru_cache(maxsize=1 << 12)(accounting.theta_squared)  # most rounds cost the same
-_noise_plan = lru_cache(maxsize=1 << 10)(NoisePlan)  # most rounds have the same
 
 
 class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, dict=True):
@@ -106,7 +105,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     def plans(self) -> tuple[NoisePlan, ...]:
         """Return the noise plan of each chunk."""
         shared = (Scheme(self.scheme), self.largest, self.tolerance, self.colluders)
-        return tuple(_noise_plan(*shared, variance, self.fraction, self.reserve) for variance in self.variances)
+        return tuple(NoisePlan(*shared, variance, self.fraction, self.reserve) for variance in self.variances)
 
     @property
     def largest(self) -> int:

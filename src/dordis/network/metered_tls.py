@@ -9,6 +9,8 @@ from typing import Any
 
 READ_AHEAD = 1 << 20
 """Bytes allowed on a connection before a request is authorised, and on a control connection beyond its messages."""
+LARGEST_RECORD = 1 << 14
+"""Most bytes of content in a TLS record (RFC 8446, section 5.1), and so most bytes of one read."""
 SHORT_FRAGMENT, MOST_FRAGMENTS = 1024, 256
 """Bytes below which a fragment is short, and most short fragments on a connection; dordis clients send none."""
 
@@ -51,14 +53,15 @@ class MeteredTLS(ssl.SSLObject):
 
     def read(self, len: int = 1024, buffer: Any = None) -> Any:
         """Return what `ssl.SSLObject.read` does; raise SSLError if too many bytes or fragments came."""
-        data = super().read(len) if buffer is None else super().read(len, buffer)
-        if isinstance(data, bytes):  # aiohttp never passes a buffer
-            self.received += data.__len__()
-            if self.fragments is not None:
-                self.fragments.feed(data)
+        if buffer is not None:  # aiohttp never passes one
+            return super().read(len, buffer)
+        data = super().read(min(len, LARGEST_RECORD))  # asyncio asks for 256 kB, allocated anew for every record
+        self.received += data.__len__()
         try:
             check_bytes_allowed(self.received, self.allowed)
-            check_fragments(0 if self.fragments is None else self.fragments.count)
+            if self.fragments is not None:
+                self.fragments.feed(data)
+                check_fragments(self.fragments.count)
         except ssl.SSLError:
             self.is_flooded = True
             raise

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import accumulate
 
 from dordis.errors import InputError, ParametersRefused
@@ -147,7 +147,7 @@ class NoisePlan:
 
     def variance_left(self, survivors: Collection[int], context: bytes, stayed: Due | None = None) -> Fraction:
         """Return the variance of the noise in the sum; `stayed` lists due components that could not be removed."""
-        kept, _ = _kept_and_charged(self, tuple(survivors), context)
+        kept, _ = self._kept_and_charged(survivors, context)
         return kept + sum((self.removable[k] for ks in (stayed or {}).values() for k in ks), Fraction(0))
 
     def charged_variance(self, survivors: Collection[int], context: bytes) -> Fraction:
@@ -156,7 +156,7 @@ class NoisePlan:
         A due component counts as removed even if the server could not remove it: from t - 1 answers, one fewer than the
         threshold, and the colluders' shares the server may still rebuild the seed.
         """
-        return _kept_and_charged(self, tuple(survivors), context)[1]
+        return self._kept_and_charged(survivors, context)[1]
 
     def reserved_variance(self) -> Fraction:
         """Return the least `charged_variance` of a round with at most T dropouts."""
@@ -172,17 +172,16 @@ class NoisePlan:
             return (n - T - T_C) * self.fraction * self._unit
         return (n - T - T_C) * self.added_variance
 
-
-@lru_cache(maxsize=64)  # protocol and ledger ask for the same chunks several times
-def _kept_and_charged(plan: NoisePlan, survivors: tuple[int, ...], context: bytes) -> tuple[Fraction, Fraction]:
-    """Return the variance left after all due components are removed, and that of all survivors but the T_C largest."""
-    due = Counter(plan.due_components(survivors, context).values())
-    left = {ks: plan.added_variance - sum((plan.removable[k] for k in ks), Fraction(0)) for ks in due}
-    kept, charged, colluders = Fraction(0), Fraction(0), plan.colluders
-    for ks in sorted(due, key=left.__getitem__, reverse=True):
-        known = min(colluders, due[ks])
-        kept, charged, colluders = kept + due[ks] * left[ks], charged + (due[ks] - known) * left[ks], colluders - known
-    return kept, charged
+    def _kept_and_charged(self, survivors: Collection[int], context: bytes) -> tuple[Fraction, Fraction]:
+        """Return the variance that survivors leave after all due components are removed: of all, and without T_C."""
+        due = Counter(self.due_components(survivors, context).values())
+        left = {ks: self.added_variance - sum((self.removable[k] for k in ks), Fraction(0)) for ks in due}
+        kept, charged, colluders = Fraction(0), Fraction(0), self.colluders
+        for ks in sorted(due, key=left.__getitem__, reverse=True):  # the T_C that leave most are not counted
+            known = min(colluders, due[ks])
+            kept, charged = kept + due[ks] * left[ks], charged + (due[ks] - known) * left[ks]
+            colluders -= known
+        return kept, charged
 
 
 def parse_variance(text: str) -> Fraction:
