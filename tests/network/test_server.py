@@ -19,6 +19,7 @@ from dordis.identity.keys import load_client_credentials, load_server_credential
 from dordis.network import authentication, server, upload_endpoint
 from dordis.network.client import new_session
 from dordis.network.messages import MACHINE_BYTES, BodyInfo, Hello, Reply
+from dordis.network.population import NetworkRounds
 from dordis.protocols.plaintext.messages import Begin, Contribute, Joined
 from tests.adversary.test_mutations import take_out
 from tests.network.local_server import HANG, PARAMETERS, SIZE, ScriptedParty, enrol, publish, to_clients
@@ -138,6 +139,20 @@ def test_a_connected_client_that_is_revoked_is_disconnected(serving, tmp_path):
     assert not stays.done()
     with pytest.raises(LoginRefused, match="revoked"):
         local.stay("c1", SilentParty()).result(HANG)
+
+
+def test_ready_clients_that_are_revoked_or_lost_before_the_parameters_leave_the_round(serving, tmp_path):
+    folder = enrol(tmp_path, 4)
+    local = serving(folder, mutual=False, grace=0.1)
+    tasks = {u: local.join(u, SilentParty()) for u in range(1, 5)}
+    rounds = object.__new__(NetworkRounds)
+    rounds._server, rounds._authenticator = local.server, local.authenticator
+    assert rounds.still_ready([1, 2, 3]) == {1, 2, 3}  # client 4 was not ready
+    Authority(folder / "authority", datetime.now(UTC)).revoke("c1", "left")
+    publish(folder)
+    tasks[2].cancel()
+    local.server.wait(lambda there: 2 not in there, HANG)
+    assert rounds.still_ready([1, 2, 3]) == {3}
 
 
 def cut_off(local, frame):

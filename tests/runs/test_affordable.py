@@ -94,6 +94,7 @@ class Failing:
     def __init__(self, rounds, failures):
         self._rounds, self._failures = rounds, failures
         self.available, self.gather = rounds.available, rounds.gather
+        self.still_ready = rounds.still_ready
 
     def sum(self, agreed, watch):
         where = self._failures.get(agreed.parameters.index)

@@ -9,6 +9,8 @@ from dordis.ledger.ledger import Ledger
 from dordis.records import run_records
 from dordis.rounds.watch import AttemptBegan
 from dordis.runs.early_invitation import EarlyInvitation
+from dordis.simulation.ideal import IdealRounds
+from dordis.simulation.population import FullRounds
 from dordis.simulation.run import prepare
 from tests.paused_processes import HANG
 from tests.simulation.whole_runs import settings_of
@@ -152,6 +154,21 @@ def test_the_receipt_of_a_round_is_there_when_clients_are_invited_to_the_next(tm
     evaluate_late(run)
     list(run.rounds(early=True))
     assert seen == [0, 1, 2]
+
+
+@pytest.mark.parametrize("fidelity", ["full", "ideal"])
+def test_a_client_lost_while_the_server_evaluates_is_not_in_the_next_round(tmp_path, monkeypatch, fidelity):
+    run = start(tmp_path, f"simulation.fidelity={fidelity}")
+    evaluate_late(run)
+    late, lost = run.job.app.evaluate, set()
+    run.job.app.evaluate = lambda: lost.add(3) or late()
+    for kind in (FullRounds, IdealRounds):
+        monkeypatch.setattr(kind, "still_ready", lambda self, ready: frozenset(ready) - lost)
+    rounds = list(run.rounds(early=True))
+    assert [len(done.record.clients) for done in rounds] == [6, 5, 5]
+    assert all(3 not in done.record.clients for done in rounds[1:])
+    assert [done.parameters.n_max for done in rounds] == [6, 5, 5]  # so that client 3 is not a dropout of the round
+    assert [survivors for done in rounds for survivors in done.record.survivors] == [6, 5, 5]
 
 
 def test_the_result_of_an_invitation_is_its_error():

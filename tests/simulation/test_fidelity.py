@@ -49,6 +49,7 @@ class Announced:
     def __init__(self, rounds, charge):
         self._rounds, self._charge = rounds, charge
         self.available, self.gather = rounds.available, rounds.gather
+        self.still_ready = rounds.still_ready
 
     def sum(self, agreed, watch):
         return self._rounds.sum(replace(agreed, gate=PrivacyGate(charge=lambda dropped: self._charge())), watch)

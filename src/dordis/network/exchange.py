@@ -269,6 +269,11 @@ class NetworkExchange(MessageMeter):
         if self._open[u] and u not in self._grace_timers:
             self._grace_timers[u] = self._loop.call_later(self._deadlines.settings.grace, self._end_grace, u)
 
+    @property
+    def grace(self) -> float:
+        """Return the seconds in which a disconnected client can reconnect."""
+        return self._deadlines.settings.grace
+
     def _end_grace(self, u: ClientId) -> None:
         self._grace_timers.pop(u, None)
         self.exclude(u, DISCONNECTED)

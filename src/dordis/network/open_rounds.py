@@ -107,6 +107,10 @@ class OpenRounds:
         self._server.perform(self._begin(info.index))
         return self._engine.gather(invitation, watch)
 
+    def still_ready(self, ready: Collection[ClientId]) -> Collection[ClientId]:
+        """Return all ready clients: with open arrival no list of clients is fixed."""
+        return ready
+
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
         """Publish the task, collect contributions until the round closes, and let the helpers open the sum."""
         is_resumed = self._begun != agreed.parameters.index  # the round was begun before a restart

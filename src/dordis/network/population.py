@@ -291,6 +291,15 @@ class NetworkRounds:
         self._pauses.start_attempt()
         return self._engine.gather(invitation, watch)
 
+    def still_ready(self, ready: Collection[ClientId]) -> Collection[ClientId]:
+        """Return the ready clients that are connected, or reconnect within the grace time, and not excluded or revoked.
+
+        While the server evaluates the round before, time passes between a client's training and the parameters.
+        """
+        self._server.disconnect_revoked(self._authenticator.revoked_members())
+        left = frozenset(ready) - dict(self._server.exchange.exclusions).keys()
+        return left & self._server.wait(left.issubset, self._server.exchange.grace)
+
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
         """Sum the updates of a round.
 

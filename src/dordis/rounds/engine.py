@@ -145,6 +145,10 @@ class RoundRunner(Protocol):
         """Invite clients and let them train; return those that are ready."""
         ...
 
+    def still_ready(self, ready: Collection[ClientId]) -> Collection[ClientId]:
+        """Return the ready clients that were neither lost nor revoked since; called before the parameters are fixed."""
+        ...
+
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
         """Sum the updates of the round's clients, decode and deliver the sum, and return the result."""
         ...
@@ -272,6 +276,10 @@ class RoundEngine:
         server, before = InvitationServer(invitation, self.recent_sums.since), self._traffic()
         timeline = self._execute(server.workflow, (), WatchedExchange(self._exchange, watch))
         return Gathered(server.output(), step_seconds(timeline), *self._traffic().since(before))
+
+    def still_ready(self, ready: Collection[ClientId]) -> Collection[ClientId]:
+        """Return all ready clients: this engine does not know connections."""
+        return ready
 
     def _introduce(self, round: bytes, watch: Watch) -> dict[ClientId, Message]:
         """Return the helpers' introductions, their keys for a round; empty if the protocol has no helpers."""

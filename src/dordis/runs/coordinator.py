@@ -351,7 +351,9 @@ class Coordinator:
     ) -> tuple[Parameters, RoundPlan, Mapping[ClientId, bytes]]:
         """Select clients from the ready ones; return the parameters, plan and proofs of selection of their round."""
         if self._design.agreement.has_cohort:
-            selected = self._selection.select(info.index, gathered.ready.keys(), gathered.ready)
+            present = self._rounds.still_ready(gathered.ready.keys())
+            ready = {u: proof for u, proof in gathered.ready.items() if u in present}
+            selected = self._selection.select(info.index, ready.keys(), ready)
             design = planned.for_clients(len(selected.clients))
         else:
             selected, design = SelectedClients(()), planned
@@ -380,11 +382,8 @@ class Coordinator:
             return dict.fromkeys(clients, self._design.allowed)
         allowances = Allowances.from_design(self._design, self._ledger.owner_charges())
         left = self._count - info.number + 1
-        able = {
-            u: paid
-            for u, paid in allowances.affordable_costs(clients, self._selection, info.index, left).items()
-            if paid
-        }
+        costs = allowances.affordable_costs(clients, self._selection, info.index, left)
+        able = {u: paid for u, paid in costs.items() if paid}
         check_able(len(clients), len(able), self._design.least)
         return able
 

@@ -97,6 +97,10 @@ class IdealRounds:
         ready = {u: proof for u, proof in accepted.items() if self._trained(u)}
         return Gathered(ready, {"train": time.perf_counter() - started})
 
+    def still_ready(self, ready: Collection[ClientId]) -> Collection[ClientId]:
+        """Return all ready clients: the dropout model decides later which of them are lost."""
+        return ready
+
     def _introduce(self, round: bytes) -> dict[ClientId, Message]:
         """Return the helpers' replies to the request for their keys; empty if the protocol has no helpers."""
         introduces = self._protocol.introduces

@@ -332,6 +332,10 @@ class FullRounds:
         self._departures.begin(invitation.invite.info.index, invitation.clients)
         return self._engine.gather(invitation, watch)
 
+    def still_ready(self, ready: Collection[ClientId]) -> Collection[ClientId]:
+        """Return all ready clients: the dropout model decides later which of them are lost."""
+        return ready
+
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
         """Run the summing protocol with the ready clients or, without a fixed list, with those that contribute."""
         if agreed.invitation is not None:
