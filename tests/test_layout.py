@@ -47,7 +47,6 @@ ELSEWHERE = {
     "protocols/cohort.py": "protocols/test_parameters.py",
     "protocols/costs.py": "owner/test_owner.py",
     "protocols/one_message.py": "protocols/test_open_arrival.py",
-    "protocols/secagg/chunk.py": "protocols/secagg/test_server.py",
     "protocols/summing.py": "protocols/test_distributed_noise.py",
     "records/manifest.py": "records/test_run_records.py",
     "report/alerts.py": "report/test_statement.py",
