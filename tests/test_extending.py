@@ -57,7 +57,7 @@ def test_a_mechanism_a_strategy_and_a_protocol_are_one_line_in_one_table():
     for table, line in tables.items():
         assert line in (source / table).read_text()
     elsewhere = [path for path in source.rglob("*.py") if path not in {source / table for table in tables}]
-    homes = {"DDGauss": "discrete_gaussian.py", "Early": "strategies.py", "PLAINTEXT": "plaintext/__init__.py"}
+    homes = {"DDGauss": "discrete_gaussian.py", "Early": "strategies.py", "PLAINTEXT": "plaintext.py"}
     for name, own in homes.items():
         users = {str(path.relative_to(source)) for path in elsewhere if re.search(rf"\b{name}\b", path.read_text())}
         assert all(user.endswith(own) or user.startswith("apps/audit/") for user in users), (name, users)

@@ -24,8 +24,8 @@ from dordis.owner.participation import MemoryParticipation
 from dordis.owner.policy import Policy
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import ENCODER, ClientId, Message
-from dordis.protocols.assisted import AssistedHelper, statements
-from dordis.protocols.assisted.complaints import Complaints
+from dordis.protocols.assisted import AssistedHelper, derivations
+from dordis.protocols.assisted.disputes import Complaints
 from dordis.protocols.assisted.helper import HelperPolicy
 from dordis.protocols.assisted.messages import (
     AgreeOnSurvivors,
@@ -114,7 +114,7 @@ class Asked(Served):
     def resign(self, u: int, header: Header, box: bytes, signer: int | None = None) -> Entry:
         """Return what helper 1 gets of a header that somebody signed."""
         encoded = ENCODER.encode(header)
-        signed = signature.sign(secret(b"client", signer or u), statements.header(encoded))
+        signed = signature.sign(secret(b"client", signer or u), derivations.header_statement(encoded))
         return Entry(encoded, signed, box)
 
     def header(self, u: int) -> Header:
@@ -370,7 +370,7 @@ def wrong_seed(served: Asked, h: int, u: int) -> SignedContribution:
         served.header(u), key=public, boxes=b"".join(hashlib.sha256(boxes[k]).digest() for k in sorted(boxes))
     )
     encoded = ENCODER.encode(header)
-    signed = signature.sign(secret(b"client", u), statements.header(encoded))
+    signed = signature.sign(secret(b"client", u), derivations.header_statement(encoded))
     return SignedContribution(encoded, signed, b"".join(boxes[k] for k in sorted(boxes)), served.sent[u].vector)
 
 
@@ -407,7 +407,7 @@ def frame_helper(session: Session) -> str:
     "a helper that accuses everybody",
     refused_by="Complaints._settled",
     stage="OpenBoxes",
-    checks=("dordis.protocols.assisted.complaints.Complaints._settled",),
+    checks=("dordis.protocols.assisted.disputes.Complaints._settled",),
 )
 def accuse_everybody(session: Session) -> str:
     """A colluding helper names all clients that the server wants to leave out of U3."""

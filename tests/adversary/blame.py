@@ -11,8 +11,8 @@ from dordis.crypto import sharing
 from dordis.errors import RoundFailed
 from dordis.protocol import ClientId, Message
 from dordis.protocols.secagg import statements
+from dordis.protocols.secagg.masking import split_hashes
 from dordis.protocols.secagg.messages import CollectInput, DeliverShares, EncryptedShares, ShareKeys, Unmask
-from dordis.protocols.secagg.share_hashes import split_hashes
 from dordis.records.evictions import Evictions
 from dordis.runs.retry import to_evict
 from dordis.simulation.exchange import Lost, nothing_lost

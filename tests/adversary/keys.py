@@ -9,9 +9,8 @@ from dordis.crypto import agreement, sharing
 from dordis.identity.registry import Identity, Registry
 from dordis.protocols.parameters import SEMI_HONEST
 from dordis.protocols.secagg import statements
-from dordis.protocols.secagg.masking import split
+from dordis.protocols.secagg.masking import split, split_hashes
 from dordis.protocols.secagg.messages import Advertisement, DeliverShares
-from dordis.protocols.secagg.share_hashes import split_hashes
 from dordis.protocols.secagg.state import shared_count
 from tests.adversary import names
 from tests.adversary.attack import Attack, attack

@@ -15,7 +15,7 @@ from dordis.network.messages import BodyInfo, Reply, Request
 from dordis.network.resumable_rounds import ResumableExchange, RoundStore
 from dordis.protocol import ClientId, Message
 from dordis.protocols.cohort import CohortParameters
-from dordis.protocols.plaintext.messages import Begin, Contribute, Contribution
+from dordis.protocols.plaintext import Begin, Contribute, Contribution
 from dordis.rounds.invitation import PieceReceived, SendModel
 from dordis.simulation.virtual_devices import run_virtually
 from tests.adversary import names

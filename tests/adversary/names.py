@@ -76,8 +76,8 @@ VERIFY = "dordis.protocols.secagg.statements.verify"
 
 DUE = "dordis.protocols.escrow.Escrow.releases"
 FRESH_SECRETS = "dordis.protocols.secagg.client.SecAggClient._make_secrets"
-COMMITTED_SECRET = "dordis.protocols.secagg.chunk.ChunkServer._is_right"  # noqa: S105
-COMMITTED_SEED = "dordis.protocols.secagg.chunk.ChunkServer._is_committed"
+COMMITTED_SECRET = "dordis.protocols.secagg.server.ChunkServer._is_right"  # noqa: S105
+COMMITTED_SEED = "dordis.protocols.secagg.server.ChunkServer._is_committed"
 UPLOAD_FORMAT = "dordis.kernels.packing.add_packed"
 
 BEACON = "dordis.selection.beacon.check_beacon"

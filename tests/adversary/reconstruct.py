@@ -12,8 +12,8 @@ from dordis.privacy.skellam_noise import add_noise
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import masking, recovery
+from dordis.protocols.secagg.masking import share_hashes
 from dordis.protocols.secagg.messages import Advertisement
-from dordis.protocols.secagg.share_hashes import share_hashes
 from tests.adversary.participants import Clients
 from tests.adversary.session import Session, Unmaskings, foiled_unless
 

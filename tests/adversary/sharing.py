@@ -11,9 +11,8 @@ from dordis.crypto import sharing
 from dordis.kernels.field import PRIME, lagrange
 from dordis.protocol import ClientId, Message
 from dordis.protocols.secagg import statements
-from dordis.protocols.secagg.masking import split
+from dordis.protocols.secagg.masking import share_hashes, split
 from dordis.protocols.secagg.messages import EncryptedShares, ShareKeys, Unmask, Unmasking
-from dordis.protocols.secagg.share_hashes import share_hashes
 from tests.adversary import names
 from tests.adversary.attack import Attack, attack
 from tests.adversary.forms import isolate, show_shares, spoil_sum

@@ -158,7 +158,7 @@ REPLACEMENTS: dict[str, Callable[..., Any]] = {
     names.CONTAIN: lambda what, work, tell_owner: work(),
     names.WAIT_OUT: lambda seconds, wait: wait(0.0),  # until training is finished, in that attack
     names.BOUNDED: lambda rounded, bound: True,
-    "dordis.protocols.assisted.complaints.Complaints._settled": lambda self, faulty, colluders: self,
+    "dordis.protocols.assisted.disputes.Complaints._settled": lambda self, faulty, colluders: self,
     "dordis.protocols.assisted.parameters.AssistedParameters.voices": property(lambda self: 1),
 }
 

@@ -22,8 +22,7 @@ from dordis.network.deadlines import AdaptiveDeadlines
 from dordis.network.server import Server
 from dordis.protocol import Requests
 from dordis.protocols.delivery import Dispatch, Received
-from dordis.protocols.plaintext import PLAINTEXT
-from dordis.protocols.plaintext.messages import Begin, Contribute, Contribution, Joined
+from dordis.protocols.plaintext import PLAINTEXT, Begin, Contribute, Contribution, Joined
 from tests.rounds.parties import agreed, invite_to
 from tests.runs.parties import joined
 

@@ -22,8 +22,7 @@ from dordis.network.messages import BodyInfo, Challenge, Request, Shutdown, Welc
 from dordis.protocols.assisted import ASSISTED
 from dordis.protocols.assisted.messages import Introduce
 from dordis.protocols.delivery import Dispatch, Received
-from dordis.protocols.plaintext import PLAINTEXT
-from dordis.protocols.plaintext.messages import Begin, Contribute, Joined
+from dordis.protocols.plaintext import PLAINTEXT, Begin, Contribute, Joined
 from dordis.rounds.client import Client
 from dordis.rounds.invitation import Train
 from tests.network.deployed_commands import wait_until

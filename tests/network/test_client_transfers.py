@@ -9,7 +9,7 @@ from aiohttp import web
 from dordis.network import client_transfers, upload_endpoint
 from dordis.network.client_transfers import ATTEMPTS
 from dordis.protocols.delivery import Dispatch, Received
-from dordis.protocols.plaintext.messages import Begin, Contribute, Joined
+from dordis.protocols.plaintext import Begin, Contribute, Joined
 from tests.network.local_server import HANG, PARAMETERS, SIZE, VECTORS, ScriptedParty
 
 pytestmark = pytest.mark.network

@@ -13,7 +13,7 @@ from dordis import wire
 from dordis.network import connections, server
 from dordis.network.client import new_session
 from dordis.network.messages import Hello
-from dordis.protocols.plaintext.messages import Begin
+from dordis.protocols.plaintext import Begin
 from tests.network.deployed_commands import wait_until
 from tests.network.local_server import HANG, PARAMETERS, ScriptedParty
 from tests.network.raw_client import open_tls, participant, read_to_end

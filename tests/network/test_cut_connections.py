@@ -15,7 +15,7 @@ from dordis import wire
 from dordis.identity.keys import load_client_credentials
 from dordis.network import authentication, downloads
 from dordis.network.messages import MACHINE_BYTES, SUBPROTOCOL, VERSION_HEADER, BodyInfo, Hello
-from dordis.protocols.plaintext.messages import Begin, Contribution
+from dordis.protocols.plaintext import Begin, Contribution
 from tests.network.deployed_commands import wait_until
 from tests.network.local_server import HANG, PARAMETERS, ScriptedParty
 from tests.network.raw_client import log_in

@@ -14,7 +14,7 @@ from dordis.network.messages import BodyInfo, Reply
 from dordis.network.population import explain_exclusions
 from dordis.protocol import Garbled
 from dordis.protocols.delivery import Dispatch, Received, Store
-from dordis.protocols.plaintext.messages import Begin, Contribute, Contribution, Joined
+from dordis.protocols.plaintext import Begin, Contribute, Contribution, Joined
 from tests.network.local_server import ABSENT, HANG, PARAMETERS, SIZE, VECTORS, ScriptedParty, to_clients
 from tests.network.proxies import FaultyProxy
 from tests.network.raw_client import THREADS, RawClient

@@ -6,7 +6,7 @@ from dordis.errors import ProtocolError
 from dordis.network.resumable_rounds import CompletedStage, ResumableExchange, RoundStore
 from dordis.protocol import Garbled
 from dordis.protocols.cohort import CohortParameters
-from dordis.protocols.plaintext.messages import Begin, Joined
+from dordis.protocols.plaintext import Begin, Joined
 from dordis.protocols.secagg.messages import Unmask
 from dordis.rounds.engine import InterruptedRound
 from dordis.rounds.invitation import PieceReceived

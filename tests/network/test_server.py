@@ -20,7 +20,7 @@ from dordis.network import authentication, server, upload_endpoint
 from dordis.network.client import new_session
 from dordis.network.messages import MACHINE_BYTES, BodyInfo, Hello, Reply
 from dordis.network.population import NetworkRounds
-from dordis.protocols.plaintext.messages import Begin, Contribute, Joined
+from dordis.protocols.plaintext import Begin, Contribute, Joined
 from tests.adversary.test_mutations import take_out
 from tests.network.local_server import HANG, PARAMETERS, SIZE, ScriptedParty, enrol, publish, to_clients
 from tests.network.raw_client import (

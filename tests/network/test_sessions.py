@@ -8,7 +8,7 @@ import pytest
 from dordis.errors import InputError, LoginRefused
 from dordis.network import sessions
 from dordis.network.messages import SUBPROTOCOL
-from dordis.protocols.plaintext.messages import Begin
+from dordis.protocols.plaintext import Begin
 from tests.network.local_server import HANG, PARAMETERS, ScriptedParty, to_clients
 from tests.network.proxies import FaultyProxy
 from tests.network.raw_client import RawClient, log_in, read_status, send_request

@@ -5,7 +5,7 @@ import pytest
 from dordis import wire
 from dordis.errors import MalformedMessage
 from dordis.network.spooled_uploads import LARGEST_FRAME, SpooledUpload, SpooledUploads
-from dordis.protocols.plaintext.messages import Contribution
+from dordis.protocols.plaintext import Contribution
 
 
 def test_a_whole_contribution_is_read():

@@ -10,8 +10,7 @@ from dordis.identity.keys import load_keys, load_server_credentials
 from dordis.network import tasks
 from dordis.network.tasks import RoundTask, SignedTask, check_task_signed, opening_of, read_task, sign_task, task_tag
 from dordis.protocols.assisted import ASSISTED
-from dordis.protocols.plaintext import PLAINTEXT
-from dordis.protocols.plaintext.messages import Begin
+from dordis.protocols.plaintext import PLAINTEXT, Begin
 from tests.adversary.test_mutations import take_out
 from tests.network.test_authentication import NOW, Federation
 from tests.rounds.parties import agreed, invite_to

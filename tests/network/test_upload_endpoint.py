@@ -10,7 +10,7 @@ from dordis.network import upload_endpoint
 from dordis.network.client import new_session
 from dordis.network.messages import BodyInfo, FromServer, Reply
 from dordis.network.upload_endpoint import BufferPool, Upload
-from dordis.protocols.plaintext.messages import Begin, Contribute, Contribution, Joined
+from dordis.protocols.plaintext import Begin, Contribute, Contribution, Joined
 from tests.network.local_server import HANG, PARAMETERS, VECTORS
 from tests.network.raw_client import participant, read_status, send_request
 

@@ -13,7 +13,7 @@ from dordis.identity.keys import load_client_credentials
 from dordis.network.authentication import LoginCredentials
 from dordis.network.client_transfers import ATTEMPTS, Address
 from dordis.network.visitor_requests import VisitorRequests, check_not_refused
-from dordis.protocols.plaintext.messages import Contribution
+from dordis.protocols.plaintext import Contribution
 from tests.network.local_server import HANG
 from tests.network.test_visits import INDEX, MODEL, Visits, run
 

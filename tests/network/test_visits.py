@@ -21,7 +21,7 @@ from dordis.network.server import Server
 from dordis.network.tasks import task_tag
 from dordis.network.visits import PublishedRound, VisitEndpoint
 from dordis.protocol import OpenCall
-from dordis.protocols.plaintext.messages import Contribute, Contribution
+from dordis.protocols.plaintext import Contribute, Contribution
 from dordis.records.run_records import RECEIPTS
 from dordis.rounds.arrivals import Arrival, ArrivalStore
 from dordis.rounds.model import ModelBytes

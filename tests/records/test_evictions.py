@@ -3,7 +3,7 @@
 import pytest
 
 from dordis.errors import InputError
-from dordis.protocols.assisted.complaints import Complaints
+from dordis.protocols.assisted.disputes import Complaints
 from dordis.records.evictions import Evictions, read_complaints
 from dordis.rounds.arrivals import ArrivalStore
 

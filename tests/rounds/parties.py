@@ -20,8 +20,7 @@ from dordis.protocols.cohort import agree_on
 from dordis.protocols.delivery import Dispatch, Store
 from dordis.protocols.distributed_dp import DistributedDP, encoding_of
 from dordis.protocols.parameters import Parameters
-from dordis.protocols.plaintext import PLAINTEXT
-from dordis.protocols.plaintext.messages import Begin, Contribute, Disclose
+from dordis.protocols.plaintext import PLAINTEXT, Begin, Contribute, Disclose
 from dordis.protocols.summing import SummingProtocol
 from dordis.rounds.app import AppClient
 from dordis.rounds.client import Client

@@ -26,8 +26,7 @@ from dordis.privacy.further_releases import FurtherRelease, PlannedRelease
 from dordis.privacy.records.encoding import RecordEncoding
 from dordis.protocols.delivery import Dispatch, Store, Stored
 from dordis.protocols.distributed_dp import DistributedDP
-from dordis.protocols.plaintext import PLAINTEXT
-from dordis.protocols.plaintext.messages import Begin, Contribute, Contribution, Disclose, Joined
+from dordis.protocols.plaintext import PLAINTEXT, Begin, Contribute, Contribution, Disclose, Joined
 from dordis.protocols.secagg import SECAGG
 from dordis.protocols.secagg.messages import CollectInput, PrepareInput
 from dordis.rounds.app import AppForm, RoundInfo

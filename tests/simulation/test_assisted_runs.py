@@ -12,7 +12,7 @@ from dordis.errors import InputError, ParametersRefused, ParticipationRefused, P
 from dordis.ledger import ledger as ledgers
 from dordis.owner.policy import Policy
 from dordis.protocols.assisted import AssistedHelper
-from dordis.protocols.assisted.complaints import Complaints
+from dordis.protocols.assisted.disputes import Complaints
 from dordis.protocols.assisted.messages import BoxesOpened, Introduce
 from dordis.protocols.assisted.server import AssistedSetup
 from dordis.protocols.parameters import Assistance, pack_words

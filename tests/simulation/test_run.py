@@ -10,7 +10,7 @@ import pytest
 
 from dordis.errors import BudgetExceeded, BudgetUsedUp, InputError, TooManyDropouts
 from dordis.ledger.ledger import Ledger, verify_ledger
-from dordis.protocols.secagg.chunk import ChunkServer
+from dordis.protocols.secagg.server import ChunkServer
 from dordis.records import run_records
 from dordis.records.run_records import RunRecords
 from dordis.report.files import write_report

@@ -1,6 +1,6 @@
 """The interface of summing protocols: server, client and helper, their messages, and the result of a chunk.
 
-A protocol is a folder that defines a `SummingProtocol`, and one line in `dordis.protocols.table`.
+A protocol is a module or a folder that defines a `SummingProtocol`, and one line in `dordis.protocols.table`.
 """
 
 from abc import abstractmethod

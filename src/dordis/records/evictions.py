@@ -8,7 +8,7 @@ import msgspec
 from dordis.durable_files import PUBLIC, AppendOnlyFile, read_complete_lines
 from dordis.errors import InputError
 from dordis.protocol import ClientId
-from dordis.protocols.assisted.complaints import Complaints
+from dordis.protocols.assisted.disputes import Complaints
 from dordis.rounds.arrivals import COMPLAINTS, decode_standing
 
 

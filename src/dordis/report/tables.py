@@ -5,7 +5,7 @@ import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dordis.protocols.assisted.complaints import Complaints
+from dordis.protocols.assisted.disputes import Complaints
 from dordis.records.evictions import read_complaints
 from dordis.records.manifest import PlanRecord
 from dordis.report.facts import RunFacts, count_dropouts, differing_settings

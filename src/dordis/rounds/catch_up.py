@@ -1,19 +1,22 @@
-"""Replay of missed sums: a client computes the present model from its last model and the sums since then.
+"""How a client gets the model of a round: from its cache, in pieces from the server, or by replay of missed sums.
 
-Sums are sent instead of the model if they are shorter together.  They are public.  A client trains only from a model
-with the digest in the invitation; if replay gives another model, the server sends the right one.
+In a replay a client computes the present model from its last model and the sums since then.  Sums are sent instead of
+the model if they are shorter together.  They are public.  A client trains only from a model with the digest in the
+invitation; if replay gives another model, the server sends the right one.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import accumulate, pairwise
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from dordis import wire
-from dordis.errors import ParametersRefused, ProtocolError
+from dordis.errors import ParametersRefused, ProtocolError, UnexpectedRequest
 from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.privacy.xnoise_components import Scheme
+from dordis.protocol import Journal
 from dordis.protocols.delivery import Dispatch
 from dordis.protocols.distributed_dp import Aggregate, DistributedDP
 from dordis.protocols.limits import MOST_CLIENTS, MOST_REPLAYS, check_ceilings
@@ -21,7 +24,7 @@ from dordis.protocols.parameters import Parameters, check_projection, check_vect
 from dordis.rounds import invitation as checks
 from dordis.rounds.app import AppClient, RoundInfo, told_number
 from dordis.rounds.events import Invited
-from dordis.rounds.invitation import Invite, SendSum
+from dordis.rounds.invitation import ClientOwner, Invite, PieceReceived, SendModel, SendSum, SumUsed
 from dordis.rounds.model import ModelBytes, ModelCache
 from dordis.rounds.user_code import UserCode
 
@@ -142,3 +145,68 @@ def check_whole(request: SendSum, private: DistributedDP) -> None:
         raise ProtocolError("a sum is over one or more clients in each chunk")
     if len(request.vector) != sum(map(private.delivered_size, chunks)):
         raise ProtocolError("the sum of a missed round is longer or shorter than it was")
+
+
+class ModelIntake:
+    """The model of one round, compared with the digest in the invitation before training."""
+
+    def __init__(
+        self, invited: Invited, models: ModelCache, follower: ModelCatchUp, journal: Journal, owner: ClientOwner
+    ) -> None:
+        self._invite, self._accepted, self._models = invited.invite, invited.accepted, models
+        self._follower, self._journal, self._owner = follower, journal, owner
+        self.model = models.get(self._invite.model)
+        self._pieces, self._count = bytearray(), 0
+
+    def recall(self, piece: SendModel) -> None:
+        """Add a piece that was stored in the journal."""
+        self._count += 1
+        self._pieces += piece.data
+
+    def take_piece(self, request: SendModel) -> PieceReceived:
+        """Store the next piece of the model; a piece that a restarted server repeats is accepted again."""
+        held = self._pieces if self.model is None or self._accepted.has_model else self.model.data
+        start, end, size = request.offset, request.offset + len(request.data), len(held)
+        if self.model is None and start == size and 0 < len(request.data) <= self._invite.model_bytes - size:
+            checks.check_pieces(self._invite, self._count + 1)
+            self._owner.take_piece(self._count + 1)
+            self._journal.note(request)
+            self._count += 1
+            self._pieces += request.data
+        elif not 0 <= start < end <= size or held[start:end] != request.data:
+            raise UnexpectedRequest(
+                f"a piece of the model begins at byte {start}, and {size} bytes have come: pieces are sent in order"
+            )
+        return PieceReceived(start)
+
+    def replay(self, request: SendSum) -> SumUsed:
+        """Apply a missed sum to the last model; cache the result if it has the digest in the invitation."""
+        followed = self._follower.take(request)
+        if followed is None:
+            return SumUsed(b"")
+        if self.model is None:
+            with suppress(ProtocolError):  # more sums follow, or the server has to send the model
+                checks.check_model(self._invite, followed)
+                self._models.keep(followed)
+                self.model = followed
+        return SumUsed(followed.digest)
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether all pieces of the model have arrived."""
+        return len(self._pieces) == self._invite.model_bytes
+
+    def assemble(self) -> ModelBytes:
+        """Return the model from the cache or from its pieces; raise if its digest is wrong or a number too large."""
+        if self.model is None:
+            model = ModelBytes.read(self._invite.dtype, bytes(self._pieces))
+            checks.check_model(self._invite, model)
+            self.model, self._pieces = model, bytearray()
+        checks.check_trainable(self.model)
+        self._models.keep(self.model)
+        self.model = self._models.get(self._invite.model) or self.model
+        return self.model
+
+    def forget(self) -> None:
+        """Drop the model and its pieces."""
+        self.model, self._pieces = None, bytearray()

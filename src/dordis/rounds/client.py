@@ -28,12 +28,10 @@ from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import Opening, SummingClient, SummingProtocol
 from dordis.rounds import invitation as checks
 from dordis.rounds.app import AppClient, AppForm
-from dordis.rounds.catch_up import ModelCatchUp, find_held_model, next_model
-from dordis.rounds.client_owner import ClientOwner
+from dordis.rounds.catch_up import ModelCatchUp, ModelIntake, find_held_model, next_model
 from dordis.rounds.events import Encoded, Invited, Trained, event_kinds
-from dordis.rounds.invitation import Accepted, Invite, Ready, SendModel, SendSum, Train
+from dordis.rounds.invitation import Accepted, ClientOwner, Invite, Ready, SendModel, SendSum, Train
 from dordis.rounds.model import LastModel, ModelCache
-from dordis.rounds.model_intake import ModelIntake
 from dordis.rounds.records import RecordSum, as_record_client, check_event, sum_for_round
 from dordis.rounds.user_code import Prepared, StopOnFailure, UserCode, prepare, zero_update
 

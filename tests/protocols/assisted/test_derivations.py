@@ -1,8 +1,9 @@
-"""Derivations of assisted rounds, compared with their definitions: HKDF, SHA-256, exclusive or, sums of masks."""
+"""Derivations of assisted rounds compared with their definitions; no two kinds of statement have the same bytes."""
 
 import hashlib
 import hmac
 
+import msgspec
 import numpy as np
 
 from dordis.crypto import prg
@@ -10,7 +11,8 @@ from dordis.crypto.suite import DEFAULT
 from dordis.kernels.packing import unpack
 from dordis.protocol import ClientId
 from dordis.protocols.assisted import derivations
-from tests.protocols.assisted.parties import ROUND, Round
+from dordis.protocols.assisted.parameters import EpochKey
+from tests.protocols.assisted.parties import ROUND, RUN, Round
 
 SEED = bytes(range(32))
 
@@ -62,3 +64,21 @@ def test_due_pieces_are_those_of_the_noise_plan_in_order():
     assert list(due) == sorted(due)
     assert [chunk for chunk, _, _ in due] == [0] * 6 + [1] * 6
     assert due[:6] == [(0, u, k) for _, u, k in due[6:]]
+
+
+def test_statements_differ_in_everything_that_they_state():
+    round = Round()
+    parameters, key = round.parameters, EpochKey(3, 3, 3, 10, bytes(32), b"")
+    changed = [msgspec.structs.replace(key, **{name: 4}) for name in ("epoch", "first", "last", "not_after")]
+    changed.append(msgspec.structs.replace(key, key=bytes([1]) * 32))
+    other = [parameters, round.agree(n_min=6), round.agree(index=4), round.agree(run=bytes([1]) * 32)]
+    said = [
+        derivations.header_statement(b"header"),
+        derivations.header_statement(b"another"),
+        *(derivations.epoch_key_statement(RUN, one) for one in (key, *changed)),
+        derivations.epoch_key_statement(bytes([1]) * 32, key),
+        *(derivations.survivors_statement(which, [bytes(32)]) for which in other),
+        derivations.survivors_statement(parameters, [bytes(32), bytes(32)]),
+    ]
+    assert len(set(said)) == len(said)
+    assert all(one.startswith((34).to_bytes(8, "big") + b"dordis/v1/statement/assisted-") for one in said[2:9])

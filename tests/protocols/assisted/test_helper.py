@@ -8,7 +8,7 @@ import pytest
 from dordis.crypto import signature
 from dordis.errors import InvalidSignature, ParametersRefused, ProtocolError, UnexpectedRequest
 from dordis.protocol import ENCODER, ClientId
-from dordis.protocols.assisted import AssistedHelper, statements
+from dordis.protocols.assisted import AssistedHelper, derivations
 from dordis.protocols.assisted.helper import KEYS_AHEAD, LIFETIME, HelperPolicy, MemoryStore
 from dordis.protocols.assisted.messages import Entry, Introduce, OpenBoxes
 from dordis.protocols.parameters import SEMI_HONEST, unpack_words
@@ -65,7 +65,7 @@ def test_boxes_and_seeds_that_are_wrong_name_their_clients():
     client = served.round.clients[2]
     header[5] = hashlib.sha256(bad).digest() + header[5][32:]
     encoded = ENCODER.encode(header)
-    signed = signature.sign(client._signing, statements.header(encoded))
+    signed = signature.sign(client._signing, derivations.header_statement(encoded))
     reply = served.open(1, served.entries(1, [1]) | {2: Entry(encoded, signed, bad)})
     assert unpack_words(reply.named) == (2,)
     assert unpack_words(served.open(1, {2: Entry(encoded, signed, bad)}).named) == (2,)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dordis.errors import TooFewClients, TooFewHelpers, Unconfirmed
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import ClientId
-from dordis.protocols.assisted.complaints import Complaints
+from dordis.protocols.assisted.disputes import Complaints
 from dordis.protocols.assisted.messages import AgreeOnSurvivors, OpenBoxes, Reveal, Revealed
 from dordis.protocols.distributed_noise import client_noise
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST

@@ -16,13 +16,13 @@ from dordis.errors import (
 from dordis.protocol import MemoryJournal
 from dordis.protocols.distributed_noise import NoisyInput
 from dordis.protocols.secagg import SecAggClient
+from dordis.protocols.secagg.masking import split_hashes
 from dordis.protocols.secagg.messages import (
     AdvertiseKeys,
     RemoveNoise,
     ShareKeys,
     Unmask,
 )
-from dordis.protocols.secagg.share_hashes import split_hashes
 from tests.crypto.suites import like
 from tests.protocols.rounds import Round, random_inputs
 from tests.protocols.secagg.deviants import (

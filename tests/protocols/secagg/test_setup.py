@@ -13,14 +13,13 @@ from dordis.errors import (
 )
 from dordis.protocols.distributed_noise import NoisyInput
 from dordis.protocols.secagg import SecAggClient
-from dordis.protocols.secagg.masking import Channel
+from dordis.protocols.secagg.masking import Channel, split_hashes
 from dordis.protocols.secagg.messages import (
     AdvertiseKeys,
     CollectInput,
     DeliverShares,
     ShareKeys,
 )
-from dordis.protocols.secagg.share_hashes import split_hashes
 from tests.protocols.rounds import Round, random_inputs
 from tests.protocols.secagg.deviants import (
     LAST,

@@ -3,7 +3,7 @@
 import pytest
 
 from dordis.errors import MalformedMessage
-from dordis.protocols.secagg.share_hashes import (
+from dordis.protocols.secagg.masking import (
     HASH_BYTES,
     encode_dealer,
     encode_holder,

@@ -18,8 +18,7 @@ from dordis.errors import (
 from dordis.kernels.packing import packed_size
 from dordis.kernels.ring import Vector
 from dordis.protocol import ENCODER, ClientId
-from dordis.protocols.assisted import statements
-from dordis.protocols.assisted.derivations import DIGEST_BYTES, commit_seed
+from dordis.protocols.assisted.derivations import DIGEST_BYTES, commit_seed, epoch_key_statement, header_statement
 from dordis.protocols.assisted.messages import VERSION, Header
 from dordis.protocols.assisted.parameters import AssistedParameters
 from dordis.protocols.escrow import SECRET_BYTES
@@ -57,7 +56,7 @@ def check_epoch_keys_signed(parameters: AssistedParameters, helpers: Keys, suite
     for h in parameters.present:
         key = parameters.helpers[h]
         if key is not None:
-            suite.signature.verify(helpers[h], statements.epoch_key(parameters.run, key), key.signature)
+            suite.signature.verify(helpers[h], epoch_key_statement(parameters.run, key), key.signature)
 
 
 def check_epoch_keys_fresh(parameters: AssistedParameters, now: float) -> None:
@@ -114,7 +113,7 @@ def check_header_signed(clients: Keys, client: ClientId, encoded: bytes, signatu
     """Raise unless a registered client signed its header."""
     if client not in clients:
         raise ProtocolError(f"client {client} is not in the registry")
-    suite.signature.verify(clients[client], statements.header(encoded), signature)
+    suite.signature.verify(clients[client], header_statement(encoded), signature)
 
 
 def check_vector_digest(header: Header, vector: bytes | memoryview) -> None:

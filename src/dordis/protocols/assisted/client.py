@@ -16,8 +16,8 @@ from dordis.kernels.ring import Vector
 from dordis.privacy.encoding import Entropy
 from dordis.protocol import ENCODER, ClientId, Journal, On
 from dordis.protocols import parameters as rules
-from dordis.protocols.assisted import checks, statements
-from dordis.protocols.assisted.derivations import commit_seed, join_pieces, mask_stream, piece
+from dordis.protocols.assisted import checks
+from dordis.protocols.assisted.derivations import commit_seed, header_statement, join_pieces, mask_stream, piece
 from dordis.protocols.assisted.messages import VERSION, Header, SendContribution, SignedContribution
 from dordis.protocols.assisted.parameters import AssistedParameters
 from dordis.protocols.escrow import SECRET_BYTES, IssuedSecrets
@@ -81,7 +81,7 @@ class AssistedClient(SummingClient[AssistedState]):
         vector = pack(self._masked(parameters), parameters.bits).tobytes()
         key, boxes = self._boxes(parameters)
         header = ENCODER.encode(self._header(parameters, key, boxes, vector))
-        signature = self._suite.signature.sign(self._signing, statements.header(header))
+        signature = self._suite.signature.sign(self._signing, header_statement(header))
         return SignedContribution(header, signature, b"".join(boxes), vector)
 
     def check(self, parameters: AssistedParameters) -> None:

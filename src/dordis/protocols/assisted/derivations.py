@@ -1,4 +1,4 @@
-"""Every derivation of an assisted round in one place: boxes, masks, pieces of noise seeds, commitments, digests."""
+"""Every derivation of an assisted round in one place: masks, noise seeds, commitments, digests, signed statements."""
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -11,9 +11,10 @@ from dordis.crypto.suite import Suite
 from dordis.kernels.packing import pack
 from dordis.kernels.ring import Vector
 from dordis.protocol import ClientId
-from dordis.protocols.assisted.parameters import AssistedParameters
+from dordis.protocols.assisted.messages import VERSION
+from dordis.protocols.assisted.parameters import AssistedParameters, EpochKey
 from dordis.protocols.escrow import SECRET_BYTES
-from dordis.protocols.parameters import Parameters
+from dordis.protocols.parameters import RUN_BYTES, Parameters
 
 DIGEST_BYTES = 32
 Due = Sequence[tuple[int, ClientId, int]]
@@ -74,3 +75,29 @@ def digest_value(parameters: AssistedParameters, rank: int, masks: bytes | memor
         hashed.update(len(part).to_bytes(8, "big"))
         hashed.update(part)
     return hashed.digest()
+
+
+def header_statement(encoded: bytes) -> bytes:
+    """Return a client's statement: this header has the digests of my contribution."""
+    return _statement(b"assisted-header", encoded)
+
+
+def epoch_key_statement(run: bytes, key: EpochKey) -> bytes:
+    """Return a helper's statement: this is my only key for these rounds of the run."""
+    numbers = (key.epoch, key.first, key.last, key.not_after)
+    return _statement(b"assisted-epoch", run, *(number.to_bytes(8, "big") for number in numbers), key.key)
+
+
+def survivors_statement(parameters: AssistedParameters, headers: Iterable[bytes]) -> bytes:
+    """Return a helper's statement: this is U3, given by the digests of its members' headers, by id."""
+    digests = list(headers)
+    run, index = parameters.round[:RUN_BYTES], parameters.round[RUN_BYTES:]
+    count = len(digests).to_bytes(8, "big")
+    return _statement(
+        b"assisted-survivors", run, index, parameters.digest, count, hashlib.sha256(b"".join(digests)).digest()
+    )
+
+
+def _statement(tag: bytes, *parts: bytes) -> bytes:
+    everything = (b"dordis/v1/statement/" + tag, VERSION.to_bytes(8, "big"), *parts)
+    return b"".join(len(part).to_bytes(8, "big") + part for part in everything)

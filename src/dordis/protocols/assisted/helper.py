@@ -19,9 +19,16 @@ from dordis.errors import CryptoError, ParametersRefused, UnexpectedRequest
 from dordis.privacy.encoding import Entropy
 from dordis.protocol import ClientId, Message
 from dordis.protocols import parameters as rules
-from dordis.protocols.assisted import checks, statements
+from dordis.protocols.assisted import checks
 from dordis.protocols.assisted.client import BOX
-from dordis.protocols.assisted.derivations import digest_value, due_pieces, piece, sum_masks
+from dordis.protocols.assisted.derivations import (
+    digest_value,
+    due_pieces,
+    epoch_key_statement,
+    piece,
+    sum_masks,
+    survivors_statement,
+)
 from dordis.protocols.assisted.messages import (
     AgreeOnSurvivors,
     BoxesOpened,
@@ -221,7 +228,7 @@ class AssistedHelper:
         public = self._suite.agreement.public_key(held[:SECRET_BYTES])
         key = EpochKey(epoch, epoch, epoch, _end(held), public, b"")
         return msgspec.structs.replace(
-            key, signature=self._suite.signature.sign(self._secret, statements.epoch_key(run, key))
+            key, signature=self._suite.signature.sign(self._secret, epoch_key_statement(run, key))
         )
 
     def _drop_closed_rounds(self) -> None:
@@ -300,7 +307,7 @@ class AssistedHelper:
         survivors = checks.read_survivors(words)
         checks.check_survivor_count(held.parameters, survivors)
         checks.check_all_opened(survivors, held.opened)
-        return statements.survivors(held.parameters, (held.opened[u].digest for u in survivors))
+        return survivors_statement(held.parameters, (held.opened[u].digest for u in survivors))
 
     def _held(self, round: bytes) -> HelperRound:
         if round not in self._rounds:

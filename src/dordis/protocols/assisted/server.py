@@ -17,9 +17,15 @@ from dordis.kernels.packing import add_packed, packed_size, unpack
 from dordis.kernels.ring import Vector
 from dordis.protocol import ClientId, Flow, Message, OpenCall, Resource, Step
 from dordis.protocols import parameters as rules
-from dordis.protocols.assisted import checks, statements
-from dordis.protocols.assisted.complaints import Complaints
-from dordis.protocols.assisted.derivations import DIGEST_BYTES, digest_value, due_pieces, join_pieces
+from dordis.protocols.assisted import checks
+from dordis.protocols.assisted.derivations import (
+    DIGEST_BYTES,
+    digest_value,
+    due_pieces,
+    join_pieces,
+    survivors_statement,
+)
+from dordis.protocols.assisted.disputes import Complaints, SetValue, SetVoices
 from dordis.protocols.assisted.messages import (
     AgreeOnSurvivors,
     BoxesOpened,
@@ -32,7 +38,6 @@ from dordis.protocols.assisted.messages import (
     SurvivorsAgreed,
 )
 from dordis.protocols.assisted.parameters import AssistedParameters
-from dordis.protocols.assisted.voices import SetValue, SetVoices
 from dordis.protocols.escrow import SECRET_BYTES
 from dordis.protocols.parameters import pack_words, unpack_words
 from dordis.protocols.replies import collect, of_kind
@@ -166,7 +171,7 @@ class AssistedSetup(SummingSetup):
         request = AgreeOnSurvivors(self.parameters.round, pack_words(self.u3))
         replies = yield dict.fromkeys(self.live, request)
         headers = (hashlib.sha256(self.contributions[u].header).digest() for u in self.u3)
-        statement = statements.survivors(self.parameters, headers)
+        statement = survivors_statement(self.parameters, headers)
         signed = collect(self.live, SurvivorsAgreed, replies, partial(self._signature, statement=statement))
         self.live = tuple(signed)
         check_quorum_left(self.parameters, "AgreeOnSurvivors", self.live)

@@ -9,9 +9,8 @@ from dordis.kernels.ring import Vector
 from dordis.protocol import ClientId
 from dordis.protocols.cohort import CohortParameters
 from dordis.protocols.secagg import statements
-from dordis.protocols.secagg.masking import KEY_BYTES, split, token_hash
+from dordis.protocols.secagg.masking import KEY_BYTES, share_hashes, split, token_hash
 from dordis.protocols.secagg.messages import Advertisement
-from dordis.protocols.secagg.share_hashes import share_hashes
 from dordis.protocols.secagg.statements import Registry
 
 

@@ -19,7 +19,7 @@ from dordis.protocols import parameters as rules
 from dordis.protocols.cohort import CohortParameters
 from dordis.protocols.escrow import IssuedSecrets, draw_secrets
 from dordis.protocols.secagg import checks, masking, statements
-from dordis.protocols.secagg.masking import KEY_BYTES, Channel, split
+from dordis.protocols.secagg.masking import KEY_BYTES, Channel, share_hashes, split, split_hashes
 from dordis.protocols.secagg.messages import (
     AdvertiseKeys,
     Advertisement,
@@ -38,7 +38,6 @@ from dordis.protocols.secagg.messages import (
     Unmask,
     Unmasking,
 )
-from dordis.protocols.secagg.share_hashes import share_hashes, split_hashes
 from dordis.protocols.secagg.state import FIRST_DEPOSITED, KEY, SELF_MASK, SecAggState, Secrets, shared_count
 from dordis.protocols.secagg.statements import Registry
 from dordis.protocols.summing import SumInput, SummingClient, require_parameters

@@ -1,15 +1,261 @@
-"""The SecAgg server: the set-up once a round, then the same stages for every chunk."""
+"""The SecAgg server: the set-up once a round (`setup`), then stages 2 to 5 for every chunk.
 
-from collections.abc import Mapping
+In stages 2 to 5 inputs are added up, masks removed, due secrets released.  The server adds each upload to the sum as it
+arrives, so that it holds one vector for each open chunk, and none for each client.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
 
 from dordis.crypto.suite import DEFAULT, Suite
-from dordis.protocol import ClientId
+from dordis.errors import ProtocolError, TooFewClients, Unrecoverable
+from dordis.kernels.ring import Vector
+from dordis.protocol import ClientId, Flow, Replies, Resource, Step
 from dordis.protocols import parameters as rules
 from dordis.protocols.cohort import CohortParameters
-from dordis.protocols.secagg.chunk import ChunkServer
+from dordis.protocols.escrow import Releases
+from dordis.protocols.replies import catch, collect, ensure_enough
+from dordis.protocols.secagg import masking, recovery, statements
+from dordis.protocols.secagg.masking import KEY_BYTES, split
+from dordis.protocols.secagg.messages import (
+    Agree,
+    Agreement,
+    CollectInput,
+    MaskedInput,
+    NoiseShares,
+    PrepareInput,
+    RemoveNoise,
+    Unmask,
+    Unmasking,
+)
 from dordis.protocols.secagg.setup import SetupServer
+from dordis.protocols.secagg.state import FIRST_DEPOSITED, KEY, SELF_MASK
 from dordis.protocols.secagg.statements import Registry
-from dordis.protocols.summing import SummingServer
+from dordis.protocols.summing import ChunkSum, SummingChunk, SummingServer
+from dordis.protocols.vector_backend import Accumulator
+
+Reply = TypeVar("Reply", MaskedInput, Agreement, Unmasking, NoiseShares)
+Parsed = TypeVar("Parsed")
+
+
+class ChunkServer(SummingChunk):
+    """The server's stages 2 to 5 of one chunk; stage 3 only in the malicious mode."""
+
+    def __init__(self, setup: SetupServer, chunk: int) -> None:
+        self.parameters = setup.parameters
+        self.chunk = chunk
+        self._setup, self._suite = setup, setup.suite
+        self._total: Vector = np.zeros(0, np.uint32)
+        self._tokens: dict[ClientId, bytes] = {}
+        self._signatures: dict[ClientId, bytes] = {}
+        self.u3 = ()
+        self.u4: tuple[ClientId, ...] = ()
+        self.u5: tuple[ClientId, ...] = ()
+        self._due: Releases = {}
+        self._disclosed: dict[ClientId, Mapping[int, bytes]] = {}
+        self._released: dict[ClientId, Mapping[int, bytes]] = {}
+
+    @property
+    def workflow(self) -> Sequence[Step]:
+        """Return the steps in order."""
+        return (
+            Step(self.prepare_inputs, Resource.CLIENT),
+            Step(self.collect_inputs, Resource.NETWORK),
+            Step(self.agree, Resource.SERVER),
+            Step(self.unmask, Resource.SERVER),
+            Step(self.release_secrets, Resource.SERVER),
+        )
+
+    def output(self) -> ChunkSum:
+        """Return the sum, its survivors (U3), and the secrets released for them."""
+        return ChunkSum(self._total, self.u3, self._released, self._known_liars, self._signatures)
+
+    @property
+    def _known_liars(self) -> frozenset[ClientId]:
+        """Return the clients that provably lied so far."""
+        return frozenset(self._setup.liars)
+
+    def _collect(
+        self,
+        asked: Collection[ClientId],
+        kind: type[Reply],
+        replies: Replies,
+        check: Callable[[ClientId, Reply], Parsed],
+    ) -> dict[ClientId, Parsed]:
+        """Return the checked replies for this chunk by client; clients whose reply fails a check count as liars."""
+
+        def checked(u: ClientId, reply: Reply) -> Parsed:
+            check_chunk(reply.chunk, self.chunk)
+            return check(u, reply)
+
+        return collect(asked, kind, replies, checked, self._setup.liars)
+
+    def prepare_inputs(self) -> Flow:
+        """Stage 2, ahead of the upload: ask clients to mask their inputs; a client without a reply may still upload."""
+        yield dict.fromkeys(self._setup.ready, PrepareInput(self.chunk))
+
+    def collect_inputs(self) -> Flow:
+        """Stage 2: add up the masked inputs as they arrive; their senders are U3, the survivors."""
+        replies = yield dict.fromkeys(self._setup.ready, CollectInput(self.chunk))
+        span, bits = self.parameters.chunks[self.chunk], self.parameters.bits
+        inputs = self._setup.vectors.accumulator(self.chunk, span.stop - span.start, bits)
+        self._tokens = self._collect(self._setup.ready, MaskedInput, replies, partial(self._add, inputs))
+        self._total, summed = inputs.close()
+        self.u3 = tuple(sorted(self._tokens.keys() & set(summed)))
+        ensure_enough(self.parameters, "CollectInput", self.u3, self._known_liars)
+        self._due = self.parameters.escrow(self.chunk).releases(self.u3)
+
+    def _add(self, inputs: Accumulator, u: ClientId, reply: MaskedInput) -> bytes:
+        """Check a whole upload, then add it to the sum; return its token."""
+        expected = split(self._setup.keys[u].tokens, KEY_BYTES, len(self.parameters.chunks))[self.chunk]
+        if masking.token_hash(self.parameters, self.chunk, u, reply.token) != expected:
+            raise ProtocolError("the upload token is not the advertised one")
+        inputs.add(u, reply.vector)
+        return reply.token
+
+    def agree(self) -> Flow:
+        """Stage 3, in the malicious mode: collect a quorum of signatures on U3, the survivors; the signers are U4."""
+        self.u4 = self.u3
+        if not self.parameters.is_malicious:
+            return
+        bitmap = self.parameters.pack(self.u3)
+        tokens = b"".join(self._tokens[u] for u in self.u3)
+        replies = yield dict.fromkeys(self.u3, Agree(self.chunk, bitmap, tokens))
+        statement = statements.survivors(self.parameters, self.chunk, bitmap)
+        signed = partial(self._checked_signature, statement=statement)
+        signatures = self._collect(self.u3, Agreement, replies, signed)
+        self.u4 = tuple(sorted(signatures))
+        if len(self.u4) < self.parameters.quorum:
+            raise TooFewClients("Agree", len(self.u4), self.parameters.quorum, self._known_liars)
+        self._signatures = {u: signatures[u] for u in self.u4[: self.parameters.quorum]}
+
+    def _checked_signature(self, u: ClientId, reply: Agreement, statement: bytes) -> bytes:
+        statements.verify(self._suite, self._setup.registry, u, statement, reply.signature)
+        return reply.signature
+
+    def unmask(self) -> Flow:
+        """Stage 4: collect shares of masks from U4, and remove all masks from the sum; clients that answer are U5."""
+        signatures = {int(u): signed for u, signed in self._signatures.items()}
+        replies = yield dict.fromkeys(self.u4, Unmask(self.chunk, self.parameters.pack(self.u3), signatures))
+        answers = self._collect(self.u4, Unmasking, replies, self._checked_unmasking)
+        if len(answers) < self.parameters.quorum:
+            raise TooFewClients("Unmask", len(answers), self.parameters.quorum, self._known_liars)
+        self.u5 = tuple(sorted(answers))
+        self._disclosed = {u: disclosed for u, (_, disclosed) in answers.items()}
+        secrets = self._rebuild_secrets({u: shares for u, (shares, _) in answers.items()})
+        survivors = frozenset(self.u3)
+        recovery.remove_masks(
+            self._suite,
+            self._total,
+            self.parameters,
+            self.chunk,
+            {u: secret for u, secret in secrets.items() if u not in survivors},
+            {u: secret for u, secret in secrets.items() if u in survivors},
+            {u: self._setup.masking_key(u, self.chunk) for u in self.u3},
+            self._setup.vectors,
+        )
+
+    def _rebuild_secrets(self, held: Mapping[ClientId, recovery.DisclosedShares]) -> dict[ClientId, bytes]:
+        """Return the rebuilt self-mask seeds of survivors and masking keys of dropouts; raise if one is missing."""
+        dealers = sorted(self._setup.shares)
+        recovered = recovery.recover(self._suite, self.parameters, held, dealers, self._is_right)
+        self._setup.liars |= recovered.false
+        if recovered.false:
+            dealer = min(recovered.false)
+            raise Unrecoverable(f"client {dealer} shared other secrets than it committed to", self._known_liars)
+        if recovered.short:
+            fitting = recovered.short[min(recovered.short)]
+            raise TooFewClients("Unmask", fitting, self.parameters.threshold, self._known_liars)
+        return {u: secrets[0] for u, secrets in recovered.secrets.items()}
+
+    def _checked_unmasking(self, v: ClientId, reply: Unmasking) -> tuple[recovery.DisclosedShares, Mapping[int, bytes]]:
+        """Return the shares that a client disclosed, by dealer, and its own due secrets; raise if malformed."""
+        survivors = frozenset(self.u3)
+        lost, alive = ([u for u in self._setup.holdings(v) if (u in survivors) is kept] for kept in (False, True))
+        check_shares_length(reply.key_shares, len(lost), self._suite)
+        check_shares_length(reply.mask_shares, len(alive), self._suite)
+        places = dict.fromkeys(lost, (KEY,)) | dict.fromkeys(alive, (SELF_MASK,))
+        held = self._parse_shares(v, places, reply.key_shares + reply.mask_shares)
+        if any(k not in self._due[v] or len(seed) != KEY_BYTES for k, seed in reply.seeds.items()):
+            raise ProtocolError("the seeds disclosed are not the due ones")
+        return held, reply.seeds
+
+    def _parse_shares(
+        self, v: ClientId, places: Mapping[ClientId, Sequence[int]], shares: bytes
+    ) -> recovery.DisclosedShares:
+        """Return the shares that client v disclosed, equally many of each dealer; a wrong hash makes v a liar."""
+        sharing = self._suite.sharing
+        wanted = [(u, place) for u, owed in places.items() for place in owed]
+        parsed = sharing.from_bytes(shares, len(wanted)).reshape(len(places), -1, sharing.LIMBS)
+        cut = split(shares, sharing.SHARE_BYTES, len(wanted))
+        fits = self._setup.fits(self.chunk, v, wanted, cut)
+        if not fits.all():
+            catch(v, self._setup.liars)
+        return recovery.DisclosedShares(tuple(places), parsed, fits.reshape(parsed.shape[:2]))
+
+    def _is_right(self, u: ClientId, place: int, secret: bytes) -> bool:
+        """Tell whether a rebuilt self-mask seed or masking key is the one that its owner committed to."""
+        if u in self.u3:
+            return self._setup.commitments(u, self.chunk)[0] == masking.commitment(
+                self.parameters, self.chunk, u, "self-mask", 0, secret
+            )
+        return self._setup.masking_key(u, self.chunk) == self._suite.agreement.public_key(secret)
+
+    def release_secrets(self) -> Flow:
+        """Stage 5: check the disclosed due secrets; ask other clients for shares of missing or wrong ones."""
+        owing = {}
+        for u in self.u3:
+            disclosed, ks = self._disclosed.get(u, {}), self._due[u]
+            wrong = [k for k, secret in disclosed.items() if not self._is_committed(u, k, secret)]
+            if not wrong and disclosed.keys() == set(ks):
+                self._released[u] = disclosed
+            else:
+                owing[u] = ks
+            if wrong or (u in self._disclosed and disclosed.keys() != set(ks)):
+                catch(u, self._setup.liars)
+        if not owing:
+            return
+        holders = [v for v in self.u5 if not owing.keys().isdisjoint(self._setup.holdings(v))]
+        replies = yield dict.fromkeys(holders, RemoveNoise(self.chunk, self.parameters.pack(owing)))
+        self._recover_secrets(owing, replies)
+
+    def _recover_secrets(self, owing: Mapping[ClientId, tuple[int, ...]], replies: Replies) -> None:
+        """Rebuild missing secrets from shares; a secret that cannot be rebuilt is not released."""
+        held = self._collect(self.u5, NoiseShares, replies, partial(self._checked_shares, owing=owing))
+
+        def is_right(u: ClientId, place: int, secret: bytes) -> bool:
+            return self._is_committed(u, owing[u][place], secret)
+
+        recovered = recovery.recover(self._suite, self.parameters, held, list(owing), is_right)
+        self._setup.liars |= recovered.false
+        for u, ks in owing.items():
+            self._released[u] = {ks[place]: secret for place, secret in recovered.secrets[u].items()}
+
+    def _checked_shares(
+        self, v: ClientId, reply: NoiseShares, owing: Mapping[ClientId, tuple[int, ...]]
+    ) -> recovery.DisclosedShares:
+        """Return a client's shares of the missing due secrets, by dealer; every dealer has equally many."""
+        places = {u: [FIRST_DEPOSITED + k for k in owing[u]] for u in self._setup.holdings(v) if u in owing}
+        return self._parse_shares(v, places, reply.shares)
+
+    def _is_committed(self, u: ClientId, k: int, secret: bytes) -> bool:
+        """Tell whether a deposited secret is the one that its owner committed to."""
+        expected = self._setup.commitments(u, self.chunk)[1 + k]
+        return expected == masking.commitment(self.parameters, self.chunk, u, "noise", k, secret)
+
+
+def check_shares_length(shares: bytes, count: int, suite: Suite) -> None:
+    """Raise MalformedMessage unless `shares` has the length of `count` shares."""
+    split(shares, suite.sharing.SHARE_BYTES, count)
+
+
+def check_chunk(answered: int, asked: int) -> None:
+    """Raise ProtocolError if a reply is for another chunk."""
+    if answered != asked:
+        raise ProtocolError("the reply is for another chunk")
 
 
 class SecAggServer(SummingServer):

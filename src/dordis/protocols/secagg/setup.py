@@ -12,7 +12,15 @@ from dordis.protocol import ClientId, Flow, Resource, Step
 from dordis.protocols.cohort import CohortParameters
 from dordis.protocols.replies import collect, ensure_enough
 from dordis.protocols.secagg import checks, statements
-from dordis.protocols.secagg.masking import KEY_BYTES, split
+from dordis.protocols.secagg.masking import (
+    HASH_BYTES,
+    KEY_BYTES,
+    encode_dealer,
+    encode_holder,
+    hashes_length,
+    share_hash,
+    split,
+)
 from dordis.protocols.secagg.messages import (
     AdvertiseKeys,
     Advertisement,
@@ -21,7 +29,6 @@ from dordis.protocols.secagg.messages import (
     ShareKeys,
     SharesDelivered,
 )
-from dordis.protocols.secagg.share_hashes import HASH_BYTES, encode_dealer, encode_holder, hashes_length, share_hash
 from dordis.protocols.secagg.state import shared_count
 from dordis.protocols.secagg.statements import Registry
 from dordis.protocols.summing import SummingSetup
