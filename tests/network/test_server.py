@@ -343,7 +343,7 @@ async def empty_fragments(socket):
 FLOODS = {
     pings: ["dordis.network.sessions.check_not_flooding"],
     pongs: ["dordis.network.sessions.check_not_flooding"],
-    empty_fragments: ["dordis.network.metered_tls.check_fragments", "dordis.network.metered_tls.check_bytes_allowed"],
+    empty_fragments: ["dordis.network.sessions.check_fragments", "dordis.network.sessions.check_bytes_allowed"],
 }
 """By flood, the checks without which the server reads it for ever."""
 
