@@ -12,9 +12,9 @@ from aiohttp import ClientSession
 
 from dordis import wire
 from dordis.errors import InputError, MalformedMessage
-from dordis.network.downloads import split_body
 from dordis.network.messages import BodyInfo, Welcome
 from dordis.network.receipts import read_history
+from dordis.network.server_transfers import split_body
 from dordis.network.upload_endpoint import LeastRate
 from dordis.owner.receipts import Shown
 

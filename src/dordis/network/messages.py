@@ -1,7 +1,7 @@
 """Messages of the network protocol: log-in, and requests and replies that carry the messages of a round.
 
 Each message is one binary WebSocket frame.  The body of a round's message, a vector or a model, is not in the frame:
-the frame has its size and digest, and the body is sent by HTTPS (`uploads`, `downloads`).
+the frame has its size and digest, and the body is sent by HTTPS (`upload_endpoint`, `server_transfers`).
 """
 
 import hashlib

@@ -29,9 +29,8 @@ from dordis.network.client_transfers import (
     describe_error,
     read_offset,
 )
-from dordis.network.downloads import split_body
 from dordis.network.messages import SUBPROTOCOL, VERSION_HEADER
-from dordis.network.spooled_uploads import LENGTH_BYTES
+from dordis.network.server_transfers import LENGTH_BYTES, split_body
 from dordis.network.upload_endpoint import LeastRate
 from dordis.network.visits import ACCEPTED, CONFLICT, GONE, UNPROCESSABLE
 from dordis.protocol import Message
