@@ -17,11 +17,11 @@ from dordis.identity.registry import Registry
 from dordis.network.authentication import Authenticator
 from dordis.network.beacon_wait import wait_for_beacon
 from dordis.network.log_lines import round_fields
+from dordis.network.messages import RoundTask, SignedTask, sign_task
 from dordis.network.resumable_rounds import RoundStore
 from dordis.network.retry_pauses import RetryPauses
 from dordis.network.server import Server
 from dordis.network.server_transfers import SumDocument
-from dordis.network.tasks import RoundTask, SignedTask, sign_task
 from dordis.network.visits import PublishedRound, VisitEndpoint, largest_contribution
 from dordis.protocol import ClientId, Message, OpenCall, Replies, Requests
 from dordis.protocols.parameters import Parameters

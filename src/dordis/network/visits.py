@@ -19,7 +19,7 @@ from dordis.errors import Aborted, BeaconNotPublished, CryptoError, LoginRefused
 from dordis.network.authentication import Authenticator
 from dordis.network.connections import RETRY_LATER
 from dordis.network.exchange import LARGEST_ELEMENT
-from dordis.network.messages import SUBPROTOCOL, VERSION_HEADER
+from dordis.network.messages import SUBPROTOCOL, VERSION_HEADER, task_tag
 from dordis.network.receipts import ReceiptEndpoint, with_history
 from dordis.network.server_transfers import (
     LARGEST_FRAME,
@@ -31,7 +31,6 @@ from dordis.network.server_transfers import (
     send_body,
 )
 from dordis.network.sessions import client_certificate
-from dordis.network.tasks import task_tag
 from dordis.network.upload_endpoint import MOST_UPLOADS, STALL, TransferSlots
 from dordis.protocol import ClientId, Message, OpenCall, reply_to
 from dordis.rounds.arrivals import ArrivalStore
