@@ -3,7 +3,7 @@
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,33 +16,22 @@ from dordis.errors import InputError
 from dordis.identity.registry import Registry
 from dordis.ledger.round_charge import OwnerCharge
 from dordis.network.authentication import Authenticator
-from dordis.network.beacon_wait import wait_for_beacon
-from dordis.network.deadlines import AdaptiveDeadlines, SlowClients
+from dordis.network.deadlines import AdaptiveDeadlines
+from dordis.network.deployed_rounds import POLL, NetworkRounds, OpenRounds, say_farewell
 from dordis.network.exchange import DISCONNECTED, TOO_SLOW
-from dordis.network.log_lines import round_fields
-from dordis.network.open_rounds import POLL, OpenRounds, say_farewell
-from dordis.network.resumable_rounds import ResumableExchange, RoundStore
-from dordis.network.retry_pauses import RetryPauses
+from dordis.network.resumable_rounds import RoundStore
 from dordis.network.server import Server
 from dordis.network.visits import VisitEndpoint
 from dordis.owner.manifest_checks import read_manifest, run_beacon
 from dordis.owner.participation import Attendance
 from dordis.protocol import ClientId
-from dordis.protocols.vector_backend import LocalVectors
 from dordis.records.manifest import DEPLOYED
-from dordis.records.run_records import MANIFEST, RECEIPTS, REGISTRY, ConnectedClients, read_connected, write_connected
+from dordis.records.run_records import MANIFEST, RECEIPTS, REGISTRY
 from dordis.rounds.arrivals import ArrivalStore
 from dordis.rounds.engine import (
-    AgreedRound,
-    Gathered,
     InterruptedRound,
-    RoundEngine,
-    RoundResult,
     RoundRunner,
-    RoundServer,
 )
-from dordis.rounds.invitation import Invitation
-from dordis.rounds.watch import Watch, silent
 from dordis.runs.job import Job
 from dordis.runs.parties import policy_for
 from dordis.selection.beacon import Beacon, FileBeacon, SeedBeacon
@@ -208,105 +197,6 @@ class NetworkPopulation:
                 self.arrivals.erase()
             self.round_store.close()
             self.round_store = None
-
-
-class ResumableEngine(RoundEngine):
-    """A round engine that gives the server's state machine of each round to its exchange, which stores the sums."""
-
-    def __init__(self, exchange: ResumableExchange, *arguments: Any, **options: Any) -> None:
-        super().__init__(exchange, *arguments, **options)
-        self._resumable = exchange
-
-    def server(self, agreed: AgreedRound) -> RoundServer:
-        """Return the server's state machine of a round, which the exchange knows from then on."""
-        self._resumable.begin_round(super().server(agreed), agreed.parameters)
-        return self._resumable.machine
-
-
-class NetworkRounds:
-    """Rounds with connected clients; the open round is stored on disk and resumed after a restart."""
-
-    def __init__(
-        self,
-        job: Job,
-        registry: Registry,
-        server: Server,
-        authenticator: Authenticator,
-        store: RoundStore,
-        beacon: Beacon,
-    ) -> None:
-        self._beacon, self._every_round = beacon, job.needs_beacon_values
-        self._server, self._authenticator, self._store = server, authenticator, store
-        self._members = frozenset(registry)
-        self._least, self._wait = job.design.setting.t, job.config.deployment.wait
-        self._pauses = RetryPauses(job.config.deployment.deadlines.retry)
-        self._slow = SlowClients(job.design.setting.T, read_connected(store.directory).missed)
-        self._invited = frozenset[ClientId]()
-        self._engine = ResumableEngine(
-            ResumableExchange(server.exchange, store),
-            job.protocol,
-            registry.signing_keys(),
-            self.available,
-            suite=job.suite,
-            meter=server.exchange,
-            run=server.perform,
-            vectors=LocalVectors(job.config.performance.cores),
-        )
-
-    def available(self, index: int) -> Collection[ClientId]:
-        """Return the clients to invite, after the beacon of the round is published and enough clients are connected.
-
-        The first call also waits for all members, for `deployment.wait` seconds at most.
-        """
-        self._pauses.wait()
-        revoked = self._authenticator.revoked_members()
-        self._server.disconnect_revoked(revoked)
-        wait_for_beacon(self._beacon, index if self._every_round else 0)
-        wait, self._wait = self._wait, 0.0
-        connected = self._server.wait((self._members - revoked).issubset, wait) if wait else self._server.connected()
-        if len(connected) < self._least:
-            log.warning("%d clients are connected, %d are needed: waiting", len(connected), self._least)
-            connected = self._server.wait(lambda clients: len(clients) >= self._least)
-        self._note_clients()
-        return self._invite_slow_last(connected)
-
-    def _invite_slow_last(self, connected: frozenset[ClientId]) -> frozenset[ClientId]:
-        """Return the connected clients without slow ones; with these if the others are fewer than the threshold."""
-        quick = self._slow.without_resting(connected)
-        self._invited = quick if len(quick) >= self._least else connected
-        return self._invited
-
-    def _note_clients(self) -> None:
-        """Record the clients that missed a deadline in the latest round; write them and the connected ones to disk."""
-        invited, self._invited = self._invited, frozenset()
-        self._slow.end_round(invited, dict(self._server.exchange.late))
-        status = ConnectedClients(tuple(sorted(self._server.connected())), self._slow.totals)
-        write_connected(self._store.directory, status)
-
-    def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
-        """Store the index of the round, invite clients and let them train; return the ready clients."""
-        info = invitation.invite.info
-        self._store.record_index(info.index)
-        log.info("the round begins", extra=round_fields(info.run, info.index))
-        self._pauses.start_attempt()
-        return self._engine.gather(invitation, watch)
-
-    def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
-        """Sum the updates of a round.
-
-        A round from before a restart is resumed when its clients have reconnected, or after `deployment.wait` seconds.
-        """
-        before = self._store.interrupted()
-        if before is None or before.parameters != agreed.parameters:
-            self._store.begin_round(agreed.as_interrupted())
-        elif self._wait:
-            wait, self._wait = self._wait, 0.0
-            clients = frozenset(agreed.parameters.clients) - self._authenticator.revoked_members()
-            self._server.wait(clients.issubset, wait)
-        result = self._engine.sum(agreed, watch)
-        self._pauses.end_round()
-        self._note_clients()
-        return result
 
 
 CURES = {
