@@ -65,7 +65,10 @@ class DownloadEndpoint:
 
 
 async def send_body(request: web.Request, data: wire.Bulk) -> web.StreamResponse:
-    """Send a body, or its rest from the first byte in the Range header; raise HTTP 416 beyond its end."""
+    """Send a body, or its rest from the first byte in the Range header; raise HTTP 416 beyond its end.
+
+    Raise TimeoutError after DOWNLOAD_STALL seconds without progress.
+    """
     size = len(data)
     try:
         start = request.http_range.start or 0
@@ -78,16 +81,11 @@ async def send_body(request: web.Request, data: wire.Bulk) -> web.StreamResponse
         response.headers["Content-Range"] = f"bytes {start}-{size - 1}/{size}"
     response.content_length = size - start
     await response.prepare(request)
-    await write_pieces(response, split_body(data, start))
-    return response
-
-
-async def write_pieces(response: web.StreamResponse, pieces: AsyncIterator[memoryview]) -> None:
-    """Write a body to a response; raise TimeoutError after DOWNLOAD_STALL seconds without progress."""
     async with LeastRate(DOWNLOAD_STALL) as rate:
-        async for piece in pieces:
+        async for piece in split_body(data, start):
             await response.write(piece)
             rate.count(len(piece))
+    return response
 
 
 async def split_body(data: wire.Bulk, offset: int = 0) -> AsyncIterator[memoryview]:
