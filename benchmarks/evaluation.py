@@ -21,8 +21,8 @@ from dordis.availability.dropout_models import NoDropout
 from dordis.config import reading
 from dordis.config.schema import App, Config, Federation, Privacy, Simulation
 from dordis.errors import InputError
+from dordis.network.deadlines import compile_kernels
 from dordis.network.deployment import DeployedJob
-from dordis.network.precompile import compile_kernels
 from dordis.privacy.strategies import NoNoise
 from dordis.simulation.run import prepare
 

@@ -18,8 +18,8 @@ from benchmarks.server_process import peak_bytes
 from dordis.config import reading
 from dordis.config.schema import Config
 from dordis.network.client_setup import create_participant
+from dordis.network.deadlines import compile_kernels
 from dordis.network.deployment import DeployedJob
-from dordis.network.precompile import compile_kernels
 from dordis.protocol import Message
 from dordis.protocols.secagg.messages import CollectInput
 from dordis.rounds.app import AppClient, AppServer, RoundInfo

@@ -31,7 +31,6 @@ ELSEWHERE = {
     "integrations/flower/pins.py": "integrations/flower/test_attacks.py",
     "integrations/flower/population.py": "integrations/flower/test_attacks.py",
     "integrations/flower/state.py": "integrations/flower/test_attacks.py",
-    "integrations/ray/workers.py": "integrations/ray/test_rounds.py",
     "kernels/ready.py": "kernels/test_compiler.py",
     "kernels/table_sampling.py": "privacy/test_skellam_table.py",
     "kernels/vector_instructions.py": "privacy/test_skellam_noise.py",

@@ -19,8 +19,8 @@ from dordis.config.schema import RunConfig
 from dordis.errors import Aborted, InputError
 from dordis.network.client import Participant
 from dordis.network.client_setup import create_participant
+from dordis.network.deadlines import compile_kernels
 from dordis.network.messages import Welcome
-from dordis.network.precompile import compile_kernels
 from dordis.protocol import Message, Party
 from reproduce.cluster.links import Link
 

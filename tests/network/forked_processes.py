@@ -35,7 +35,7 @@ STACKS = signal.SIGUSR1
 
 
 def main() -> None:
-    from dordis.network.precompile import compile_kernels
+    from dordis.network.deadlines import compile_kernels
     from tests.network import process_roles
 
     assert process_roles.Total  # imported here, so that no child has to

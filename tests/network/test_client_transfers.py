@@ -129,7 +129,7 @@ async def exclude(local, client):
     ("endpoint", "request_kind"),
     [
         ("upload_endpoint.UploadEndpoint.put", Contribute(0)),
-        ("downloads.DownloadEndpoint.get", Dispatch(0, 7, bytes(10**4))),
+        ("server_transfers.DownloadEndpoint.get", Dispatch(0, 7, bytes(10**4))),
     ],
     ids=["upload", "download"],
 )

@@ -4,7 +4,7 @@ import asyncio
 
 from dordis import wire
 from dordis.config.schema import Deadlines
-from dordis.network.deadlines import LEAST_SAMPLES, AdaptiveDeadlines, SlowClients
+from dordis.network.deadlines import CLIENTS, DROPOUT, LEAST_SAMPLES, AdaptiveDeadlines, SlowClients, compile_kernels
 from dordis.network.exchange import NetworkExchange
 from dordis.network.messages import BodyInfo, Reply, Request
 from dordis.rounds.invitation import PieceReceived, SendModel
@@ -138,3 +138,9 @@ def test_helpers_have_more_time_for_more_headers_and_masks_and_their_deadlines_a
     assert (deadlines.deadline("OpenBoxes"), round(deadlines.deadline("Reveal"), 3)) == (69.0, 7.0)
     deadlines.set_parameters(PARAMETERS)  # of a protocol without helpers
     assert deadlines.deadline("OpenBoxes") == 60.0
+
+
+def test_the_compiling_round_has_a_sum_without_the_dropout():
+    output = compile_kernels()
+    assert set(output.survivors) == set(CLIENTS) - {DROPOUT}
+    assert output.total.any()  # zero updates, and the noise of the survivors

@@ -10,8 +10,8 @@ import pytest
 from dordis import wire
 from dordis.errors import BudgetRefused, ParametersRefused, UnexpectedRequest
 from dordis.kernels.packing import add_packed
+from dordis.network.deployment import explain_exclusions
 from dordis.network.messages import BodyInfo, Reply
-from dordis.network.population import explain_exclusions
 from dordis.protocol import Garbled
 from dordis.protocols.delivery import Dispatch, Received, Store
 from dordis.protocols.plaintext import Begin, Contribute, Contribution, Joined

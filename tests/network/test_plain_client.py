@@ -17,7 +17,6 @@ import pytest
 
 from dordis import wire
 from dordis.network import messages as network
-from dordis.network import tasks
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import ClientId
 from dordis.protocols import cohort, delivery, parameters
@@ -234,7 +233,7 @@ def fields_of(kind: Any) -> str:
 
 KINDS = {
     kind.__name__: kind
-    for module in (network, tasks, invitation, delivery, secagg, assisted, helpers, cohort)
+    for module in (network, invitation, delivery, secagg, assisted, helpers, cohort)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__module__ == module.__name__
 }

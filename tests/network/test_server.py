@@ -18,8 +18,8 @@ from dordis.identity.certificates import to_der
 from dordis.identity.keys import load_client_credentials, load_server_credentials
 from dordis.network import authentication, server, upload_endpoint
 from dordis.network.client import new_session
+from dordis.network.deployed_rounds import NetworkRounds
 from dordis.network.messages import MACHINE_BYTES, BodyInfo, Hello, Reply
-from dordis.network.population import NetworkRounds
 from dordis.protocols.plaintext import Begin, Contribute, Joined
 from tests.adversary.test_mutations import take_out
 from tests.network.local_server import HANG, PARAMETERS, SIZE, ScriptedParty, enrol, publish, to_clients
@@ -358,7 +358,7 @@ async def empty_fragments(socket):
 FLOODS = {
     pings: ["dordis.network.sessions.check_not_flooding"],
     pongs: ["dordis.network.sessions.check_not_flooding"],
-    empty_fragments: ["dordis.network.metered_tls.check_fragments", "dordis.network.metered_tls.check_bytes_allowed"],
+    empty_fragments: ["dordis.network.sessions.check_fragments", "dordis.network.sessions.check_bytes_allowed"],
 }
 """By flood, the checks without which the server reads it for ever."""
 

@@ -7,8 +7,16 @@ from dordis import wire
 from dordis.errors import DordisError, MalformedMessage
 from dordis.identity.certificates import check_purpose, new_tls_key
 from dordis.identity.keys import load_keys, load_server_credentials
-from dordis.network import tasks
-from dordis.network.tasks import RoundTask, SignedTask, check_task_signed, opening_of, read_task, sign_task, task_tag
+from dordis.network.messages import (
+    LARGEST_TASK,
+    RoundTask,
+    SignedTask,
+    check_task_signed,
+    opening_of,
+    read_task,
+    sign_task,
+    task_tag,
+)
 from dordis.protocols.assisted import ASSISTED
 from dordis.protocols.plaintext import PLAINTEXT, Begin
 from tests.adversary.test_mutations import take_out
@@ -93,4 +101,4 @@ def test_a_task_of_another_federation_is_refused(federation, tmp_path):
 
 def test_a_longer_document_is_not_read(federation):
     with pytest.raises(MalformedMessage, match="exceeds the limit"):
-        read(federation, bytes(tasks.LARGEST_TASK + 1))
+        read(federation, bytes(LARGEST_TASK + 1))

@@ -11,8 +11,7 @@ import pytest
 from dordis.errors import ProtocolError
 from dordis.identity.keys import load_client_credentials
 from dordis.network.authentication import LoginCredentials
-from dordis.network.client_transfers import ATTEMPTS, Address
-from dordis.network.visitor_requests import VisitorRequests, check_not_refused
+from dordis.network.client_transfers import ATTEMPTS, Address, VisitorRequests, check_not_refused
 from dordis.protocols.plaintext import Contribution
 from tests.network.local_server import HANG
 from tests.network.test_visits import INDEX, MODEL, Visits, run
@@ -63,7 +62,7 @@ def test_a_server_that_sends_parts_of_a_model_is_not_asked_for_ever(visits, monk
     async def parts():
         yield b""
 
-    monkeypatch.setattr("dordis.network.visitor_requests.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("dordis.network.client_transfers.FIRST_PAUSE", 0.0)
 
     async def visit():
         own = requests(visits)

@@ -22,17 +22,19 @@ from dordis.network.authentication import ExpiryWatch, LoginCredentials
 from dordis.network.client_transfers import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
+    REDIRECTED,
     Address,
     ServerBusy,
     Transfers,
     check_not_busy,
     describe_error,
+    version_refused,
+    wait_to_reconnect,
 )
 from dordis.network.log_lines import ClientRoundLog
 from dordis.network.messages import (
     MACHINE_BYTES,
     SUBPROTOCOL,
-    VERSION_HEADER,
     BodyInfo,
     Challenge,
     FromServer,
@@ -205,10 +207,7 @@ class Participant:
             )
         except aiohttp.WSServerHandshakeError as error:
             if error.status == 426:
-                theirs = error.headers.get(VERSION_HEADER) if error.headers else "another version"
-                raise LoginRefused(
-                    f"the server speaks {theirs}, this client {SUBPROTOCOL}: install the same version of dordis"
-                ) from None
+                raise version_refused(error.headers) from None
             check_not_busy(error.status, error.headers or {})
             raise
         except aiohttp.ClientConnectorCertificateError as error:
@@ -352,11 +351,6 @@ def describe_farewell(farewell: Shutdown | None) -> str:
     return f"the server stopped before the run was over ({reason or 'no reason given'}): reconnecting"
 
 
-async def wait_to_reconnect(seconds: float) -> None:
-    """Wait for 0.5 to 1.5 times `seconds`, so that clients do not all reconnect at the same time."""
-    await asyncio.sleep(seconds * (0.5 + secrets.randbelow(1000) / 1000))
-
-
 def new_session() -> ClientSession:
     """Return an HTTP session that follows no redirects and uses the proxy of the environment, if any."""
     trace = aiohttp.TraceConfig()
@@ -370,7 +364,7 @@ def new_session() -> ClientSession:
 
 async def _refuse_redirect(*_: Any) -> None:
     """Raise for a redirect: by it a server could make a client send requests to other hosts of the client's network."""
-    raise aiohttp.ClientConnectionError("the server redirects this client to another address, which is refused")
+    raise aiohttp.ClientConnectionError(REDIRECTED)
 
 
 async def _receive(socket: ClientWebSocketResponse) -> Any:

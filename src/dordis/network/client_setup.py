@@ -19,9 +19,9 @@ from dordis.network import deployment
 from dordis.network.authentication import LoginCredentials, utc_now
 from dordis.network.client import Participant
 from dordis.network.client_transfers import Address
+from dordis.network.deployed_rounds import POLL
 from dordis.network.log_lines import ClientRoundLog
 from dordis.network.messages import Welcome
-from dordis.network.open_rounds import POLL
 from dordis.network.timed_training import OwnerLog, rehearse, user_code_for
 from dordis.network.visitor import Visitor
 from dordis.owner.directory import ClientDirectory

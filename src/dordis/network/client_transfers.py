@@ -1,22 +1,33 @@
-"""A client's HTTPS transfers: downloads of models and sums, uploads of vectors; both resume after an interruption."""
+"""A client's HTTPS transfers, which resume after an interruption: of connected clients, and of visiting ones.
+
+A connected client downloads models and sums, and uploads vectors, beside its control connection.  A visiting client
+makes single requests, each on its own connection; it repeats its contribution until the server accepts or refuses it.
+"""
 
 import asyncio
 import logging
 import re
+import secrets
 import ssl
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
-from aiohttp import ClientSession
+from aiohttp import ClientResponse, ClientSession, ClientTimeout
 
 from dordis import wire
-from dordis.errors import InputError, MalformedMessage
-from dordis.network.downloads import split_body
-from dordis.network.messages import BodyInfo, Welcome
+from dordis.errors import InputError, LoginRefused, MalformedMessage, ProtocolError
+from dordis.network.authentication import LoginCredentials
+from dordis.network.messages import SUBPROTOCOL, VERSION_HEADER, BodyInfo, Welcome
 from dordis.network.receipts import read_history
+from dordis.network.server_transfers import LENGTH_BYTES, split_body
 from dordis.network.upload_endpoint import LeastRate
+from dordis.network.visits import ACCEPTED, CONFLICT, GONE, UNPROCESSABLE
 from dordis.owner.receipts import Shown
+from dordis.protocol import Message
 
 log = logging.getLogger("dordis.network")
 
@@ -30,6 +41,10 @@ STALL = 60.0
 """Seconds without progress after which the client interrupts a transfer and tries again."""
 LARGEST_DOWNLOAD = 1 << 32
 """Largest download of one message, in bytes."""
+REDIRECTED = "the server redirects this client to another address, which is refused"
+REFUSED = (CONFLICT, UNPROCESSABLE, 403, 413)
+"""HTTP status codes with which a server refuses a contribution for good."""
+NOT_FOUND, RANGE_NOT_SATISFIABLE = 404, 416
 
 
 @dataclass(frozen=True)
@@ -135,9 +150,7 @@ class Transfers:
     async def _put(self, url: str, data: wire.Bulk, offset: int) -> tuple[int, int]:
         """Send the rest of a body from an offset; return the HTTP status and the offset to continue from."""
         size = len(data)
-        headers = self.headers | {"Content-Length": str(size - offset)}
-        if offset:
-            headers["Content-Range"] = f"bytes {offset}-{size - 1}/{size}"
+        headers = self.headers | upload_headers(size, offset)
         async with LeastRate(STALL) as rate:
             body = _count_pieces(split_body(data, offset), rate)
             async with self._session.put(url, data=body, headers=headers, ssl=self._context) as response:
@@ -160,6 +173,12 @@ async def _count_pieces(pieces: AsyncIterator[memoryview], rate: LeastRate) -> A
         rate.count(len(piece))
 
 
+def upload_headers(size: int, offset: int) -> dict[str, str]:
+    """Return the HTTP headers of the rest of an upload, from an offset on."""
+    headers = {"Content-Length": str(size - offset)}
+    return headers | ({"Content-Range": f"bytes {offset}-{size - 1}/{size}"} if offset else {})
+
+
 def read_offset(headers: Mapping[str, str], size: int) -> int:
     """Return the offset at which the server wants an upload to continue; raise MalformedMessage if it is not valid."""
     text = headers.get("Upload-Offset", "0")
@@ -174,6 +193,11 @@ def check_not_busy(status: int, headers: Mapping[str, str]) -> None:
         text = headers.get("Retry-After", "")
         seconds = min(float(text), LONGEST_PAUSE) if text.isdecimal() else LONGEST_PAUSE
         raise ServerBusy(max(seconds, FIRST_PAUSE))  # at least FIRST_PAUSE, so that "0" causes no busy loop
+
+
+async def wait_to_reconnect(seconds: float) -> None:
+    """Wait for 0.5 to 1.5 times `seconds`, so that clients do not all reconnect at the same time."""
+    await asyncio.sleep(seconds * (0.5 + secrets.randbelow(1000) / 1000))
 
 
 async def wait_while_busy(seconds: float) -> None:
@@ -195,3 +219,153 @@ def describe_error(error: BaseException) -> str:
     if isinstance(error, aiohttp.ClientConnectorError):
         return describe_error(error.os_error)
     return str(error) or type(error).__name__
+
+
+@dataclass
+class ConnectedTime:
+    """Seconds for which this client was connected in one round, and the number of its requests."""
+
+    seconds: float = 0.0
+    requests: int = 0
+
+
+class VisitorRequests:
+    """The requests of one client to one server; `note` is called with the reason when an upload is interrupted."""
+
+    def __init__(self, address: Address, credentials: LoginCredentials, note: Callable[[str], None]) -> None:
+        self._address, self.credentials, self._note = address, credentials, note
+        self.connected = ConnectedTime()
+
+    async def download(self, path: str, limit: int, size: int | None = None) -> bytes:
+        """Return a body of at most `limit` bytes; an interrupted download is resumed.
+
+        If `size` is None, the first response gives the size.
+        """
+        data, attempt = bytearray(), 0
+        while size is None or len(data) < size:
+            headers = {"Range": f"bytes={len(data)}-"} if data else {}
+            try:
+                async with self.request("GET", path, headers=headers) as response:
+                    size = response.content_length if size is None else size
+                    await _append(response, data, limit)
+                if size is None or len(data) < size:  # a failed attempt, or a server could repeat it forever
+                    raise aiohttp.ClientPayloadError("the server sent only a part of a download")
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                attempt += 1
+                if attempt == ATTEMPTS or (isinstance(error, aiohttp.ClientResponseError) and error.status < 500):
+                    raise
+                await asyncio.sleep(min(FIRST_PAUSE * 2**attempt, LONGEST_PAUSE))
+        return bytes(data)
+
+    async def put(self, index: int, contribution: Message) -> bool:
+        """Upload a contribution; return True when it is accepted, False if too late; raise ProtocolError if refused."""
+        frame = wire.encode(contribution)
+        body = b"".join((len(frame).to_bytes(LENGTH_BYTES, "big"), frame, wire.bulk_of(contribution)))
+        path, offset, pause = f"/contributions/{index}", 0, FIRST_PAUSE
+        while True:
+            try:
+                status, offset = await self._put_rest(path, body, offset)
+                if status == ACCEPTED:
+                    return True
+                if status == GONE:
+                    log.warning("the contribution came too late: the round was closed")
+                    return False
+                check_not_refused(status)
+                if status != RANGE_NOT_SATISFIABLE:  # HTTP 416 has the offset to continue from
+                    offset = await self._offset(path, len(body))
+            except ServerBusy as busy:
+                pause = busy.seconds
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                self._note(f"the contribution is not at {self._address} yet: {describe_error(error)}; trying again")
+                offset = await self._offset(path, len(body))
+            await wait_to_reconnect(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _put_rest(self, path: str, body: bytes, offset: int) -> tuple[int, int]:
+        """Send a contribution from an offset on; return the HTTP status and the offset to continue from."""
+        headers = upload_headers(len(body), offset)
+        async with self.request("PUT", path, headers=headers, data=split_body(body, offset)) as response:
+            return response.status, read_offset(response.headers, len(body))
+
+    async def _offset(self, path: str, size: int) -> int:
+        """Return the number of bytes of a contribution that the server has; 0 if it does not answer."""
+        try:
+            async with self.request("HEAD", path) as response:
+                return read_offset(response.headers, size)
+        except (aiohttp.ClientError, OSError, TimeoutError, ServerBusy):
+            return 0
+
+    @asynccontextmanager
+    async def request(
+        self, method: str, path: str, headers: Mapping[str, str] | None = None, data: Any = None
+    ) -> AsyncIterator[ClientResponse]:
+        """Make one request on its own connection; raise LoginRefused if version, certificate or client is refused."""
+        began = time.monotonic()
+        self.connected.requests += 1
+        given = {VERSION_HEADER: SUBPROTOCOL, **(headers or {})}
+        connector = aiohttp.TCPConnector(force_close=True)
+        timeout = ClientTimeout(total=None, sock_connect=STALL, sock_read=STALL)
+        try:
+            async with (
+                ClientSession(connector=connector, trust_env=True, timeout=timeout, auto_decompress=False) as session,
+                session.request(
+                    method,
+                    self._address.url(path),
+                    headers=given,
+                    data=data,
+                    ssl=self.credentials.context,
+                    allow_redirects=False,
+                ) as response,
+            ):
+                await check_admitted(response, method)
+                yield response
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise LoginRefused(f"the server's certificate is not accepted: {error.certificate_error}") from None
+        finally:
+            self.connected.seconds += time.monotonic() - began
+
+
+async def check_admitted(response: ClientResponse, method: str) -> None:
+    """Raise LoginRefused if version or client is refused, ServerBusy for HTTP 503, ClientError for a redirect.
+
+    For a GET also raise ClientError for any other HTTP error, except GONE.
+    """
+    check_not_busy(response.status, response.headers)
+    if response.status == 426:
+        raise version_refused(response.headers)
+    if response.status == 403 and method == "GET":
+        reason = (await read_body(response, 1 << 12)).decode("ascii", "replace")
+        raise LoginRefused(f"the server refused: {''.join(c if c.isprintable() else '?' for c in reason[:200])}")
+    if method == "GET" and response.status != GONE:
+        response.raise_for_status()
+    if 300 < response.status < 304:
+        raise aiohttp.ClientConnectionError(REDIRECTED)
+
+
+def version_refused(headers: Mapping[str, str] | None) -> LoginRefused:
+    """Return the error for a server of another version, which the headers of its response state."""
+    theirs = (headers or {}).get(VERSION_HEADER, "another version")
+    return LoginRefused(f"the server speaks {theirs}, this client {SUBPROTOCOL}: install the same version of dordis")
+
+
+def check_not_refused(status: int) -> None:
+    """Raise ProtocolError if the server refused a contribution for good."""
+    if status in REFUSED:
+        raise ProtocolError(f"the server refused the contribution (HTTP {status})")
+
+
+async def read_body(response: ClientResponse, limit: int) -> bytes:
+    """Return the body of a response; raise MalformedMessage if it is longer than `limit`."""
+    data = bytearray()
+    await _append(response, data, limit)
+    return bytes(data)
+
+
+async def _append(response: ClientResponse, data: bytearray, limit: int) -> None:
+    """Append the body of a response to `data`; raise MalformedMessage if `data` becomes longer than `limit`."""
+    async with LeastRate(STALL) as rate:
+        async for piece in response.content.iter_any():
+            data += piece
+            rate.count(len(piece))
+            if len(data) > limit:
+                raise MalformedMessage(f"the server sent more than {limit} bytes where at most as many are expected")

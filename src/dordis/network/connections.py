@@ -15,7 +15,7 @@ from functools import partial
 from aiohttp import web
 
 from dordis.errors import InputError
-from dordis.network.metered_tls import MeteredTLS, metered_tls
+from dordis.network.sessions import MeteredTLS, metered_tls
 
 log = logging.getLogger("dordis.network")
 

@@ -15,7 +15,7 @@ from aiohttp import ClientResponse, web
 
 from dordis.errors import LedgerDamaged, MalformedMessage
 from dordis.ledger.receipt import Receipt, receipt_name
-from dordis.network.spooled_uploads import LENGTH_BYTES
+from dordis.network.server_transfers import LENGTH_BYTES
 from dordis.owner.receipts import Shown
 
 LARGEST_HISTORY = 1 << 28

@@ -21,7 +21,6 @@ from dordis.network import connections
 from dordis.network.authentication import Authenticator, ExpiryWatch
 from dordis.network.connections import Connections, open_listener
 from dordis.network.deadlines import AdaptiveDeadlines
-from dordis.network.downloads import DownloadEndpoint
 from dordis.network.exchange import NetworkExchange
 from dordis.network.messages import (
     CHALLENGE_BYTES,
@@ -37,6 +36,7 @@ from dordis.network.messages import (
     Welcome,
 )
 from dordis.network.receipts import ReceiptEndpoint
+from dordis.network.server_transfers import DownloadEndpoint
 from dordis.network.sessions import AccessTokens, Session, Sessions, client_certificate
 from dordis.network.upload_endpoint import TransferSlots, UploadEndpoint
 from dordis.network.visits import VisitEndpoint

@@ -16,15 +16,23 @@ from msgspec import UNSET, UnsetType
 
 from dordis.errors import Aborted, BeaconNotPublished, DordisError, LoginRefused, ProtocolError
 from dordis.network.authentication import ExpiryWatch, LoginCredentials, utc_now
-from dordis.network.client import wait_to_reconnect
-from dordis.network.client_transfers import FIRST_PAUSE, LONGEST_PAUSE, Address, ServerBusy, describe_error
+from dordis.network.client_transfers import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    NOT_FOUND,
+    Address,
+    ConnectedTime,
+    ServerBusy,
+    VisitorRequests,
+    describe_error,
+    read_body,
+    wait_to_reconnect,
+)
 from dordis.network.log_lines import ClientRoundLog, round_fields
-from dordis.network.messages import Welcome
-from dordis.network.missed_sums import read_sums
+from dordis.network.messages import LARGEST_TASK, RoundTask, Welcome, opening_of, read_task, task_tag
 from dordis.network.receipts import LARGEST_HISTORY, read_history, split_history
-from dordis.network.tasks import LARGEST_TASK, RoundTask, opening_of, read_task, task_tag
+from dordis.network.server_transfers import read_sums
 from dordis.network.timed_training import OwnerLog
-from dordis.network.visitor_requests import NOT_FOUND, ConnectedTime, VisitorRequests, read_body
 from dordis.network.visits import GONE
 from dordis.owner.manifest_checks import LARGEST as LARGEST_MANIFEST
 from dordis.owner.receipts import KeptReceipts, Shown

@@ -18,20 +18,19 @@ from aiohttp import ClientError, web
 from dordis.errors import Aborted, BeaconNotPublished, CryptoError, LoginRefused, MalformedMessage, ProtocolError
 from dordis.network.authentication import Authenticator
 from dordis.network.connections import RETRY_LATER
-from dordis.network.downloads import send_body
 from dordis.network.exchange import LARGEST_ELEMENT
-from dordis.network.messages import SUBPROTOCOL, VERSION_HEADER
-from dordis.network.missed_sums import SumDocument
+from dordis.network.messages import SUBPROTOCOL, VERSION_HEADER, task_tag
 from dordis.network.receipts import ReceiptEndpoint, with_history
-from dordis.network.sessions import client_certificate
-from dordis.network.spooled_uploads import (
+from dordis.network.server_transfers import (
     LARGEST_FRAME,
     LENGTH_BYTES,
     SpooledUpload,
     SpooledUploads,
+    SumDocument,
     check_frame_length,
+    send_body,
 )
-from dordis.network.tasks import task_tag
+from dordis.network.sessions import client_certificate
 from dordis.network.upload_endpoint import MOST_UPLOADS, STALL, TransferSlots
 from dordis.protocol import ClientId, Message, OpenCall, reply_to
 from dordis.rounds.arrivals import ArrivalStore

@@ -13,7 +13,7 @@ import pytest
 from dordis.cli.commands.serve import ALERTS, alerts_file, check_tries, start_alerts
 from dordis.config import reading
 from dordis.errors import InputError
-from dordis.network.population import NetworkPopulation
+from dordis.network.deployment import NetworkPopulation
 from dordis.report import alert_command
 from tests.network.local_server import enrol
 

@@ -21,9 +21,10 @@ from flwr.app import RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from dordis.integrations.flower import DordisGrid, DordisMod
-from dordis.integrations.flower.helpers import StateHelperStore, assign_helpers
 from dordis.integrations.flower.messages import from_record
 from dordis.integrations.flower.pins import HELPER_KEYS
+from dordis.integrations.flower.population import assign_helpers
+from dordis.integrations.flower.state import StateHelperStore
 from dordis.protocols.assisted.helper import HelperPolicy
 from tests.integrations.flower.apps import MemoryGrid, client_app, model, pin, update, vanish, vector
 from tests.integrations.flower.test_grid import CLOSE, losing

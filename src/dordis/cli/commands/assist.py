@@ -45,9 +45,9 @@ def assist(
     server could see single updates: run a helper where the server's operator has no access.
     """
     from dordis.cli.commands.join import stay_until_stopped
+    from dordis.network.deadlines import compile_kernels
     from dordis.network.helper_setup import create_assistant
     from dordis.network.log_lines import set_up_logging
-    from dordis.network.precompile import compile_kernels
     from dordis.owner.directory import default_state
 
     set_up_logging(

@@ -78,8 +78,8 @@ def join(
     """
     from dordis.config import reading
     from dordis.network.client_setup import check_client, create_participant, with_client
+    from dordis.network.deadlines import compile_kernels
     from dordis.network.log_lines import set_up_logging
-    from dordis.network.precompile import compile_kernels
     from dordis.owner.directory import ClientDirectory, default_state
 
     set_up_logging(

@@ -18,7 +18,7 @@ from dordis.errors import DISK_FULL, DordisError, InputError
 
 if TYPE_CHECKING:
     from dordis.config.schema import Config
-    from dordis.network.population import NetworkPopulation
+    from dordis.network.deployment import NetworkPopulation
     from dordis.report.alert_command import AlertCommand
     from dordis.runs.run import Run
 
@@ -87,8 +87,8 @@ def serve(
     deployment sets the address and the waiting times. The configurations of a folder run one after the other, by name;
     the same command continues after a stop.
     """
+    from dordis.network.deadlines import compile_kernels
     from dordis.network.log_lines import set_up_logging
-    from dordis.network.precompile import compile_kernels
     from dordis.records.queue import RunQueue
 
     if resume is not None and (config is not None or preset is not None or succeed is not None):
@@ -122,8 +122,7 @@ def serve_run(
     from dordis.cli.commands.run import confirm_prospects, print_outcome, run_rounds
     from dordis.config import reading
     from dordis.durable_files import lock_directory, write_new
-    from dordis.network.deployment import DeployedJob
-    from dordis.network.population import NetworkPopulation
+    from dordis.network.deployment import DeployedJob, NetworkPopulation
     from dordis.records.run_records import CONFIG
 
     began = resume or (succeed if config is None and options.preset is None else None)
@@ -189,7 +188,7 @@ def alerts_file(config: Path | None, began: Path | None) -> Path | None:
 def start_alerts(command: str, identity: Path, under_way: "Run", held: ExitStack) -> "AlertCommand | None":
     """Return the started alerts of a run, which `held` stops at its exit; None without a command."""
     from dordis.identity.keys import CERTIFICATE, read_certificates
-    from dordis.network.population import NetworkPopulation
+    from dordis.network.deployment import NetworkPopulation
     from dordis.report.alert_command import AlertCommand
 
     if not command:

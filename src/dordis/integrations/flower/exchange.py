@@ -19,9 +19,11 @@ from flwr.serverapp import Grid
 
 from dordis import wire
 from dordis.errors import CryptoError, DordisError, InputError, MalformedMessage, ProtocolError
-from dordis.integrations.flower.helpers import HelperRequests
 from dordis.integrations.flower.messages import RECORD, RunDescription, Sealed, from_record, seal, to_record
 from dordis.protocol import ClientId, Garbled, Message, OpenCall, Replies, Requests, Role, reply_to
+from dordis.protocols.assisted.messages import AgreeOnSurvivors, Introduce, OpenBoxes, Reveal
+from dordis.protocols.assisted.parameters import EpochKeys
+from dordis.protocols.parameters import RUN_BYTES
 from dordis.protocols.summing import Opening
 from dordis.rounds.invitation import Accepted, InvitationServer, Invite, SendModel, Train
 from dordis.rounds.meter import MessageMeter
@@ -77,6 +79,47 @@ class TrainMessages:
     content: RecordDict = field(default_factory=RecordDict)
     clients: tuple[ClientId, ...] = ()
     timeout: float | None = None
+
+
+class HelperRequests:
+    """Bundles requests to helpers, because a Flower message takes seconds, and remembers their keys for coming rounds.
+
+    A helper's keys for coming rounds are requested in the message in which it opens the clients' boxes of seeds.  A
+    node has a new process for every message and stores no opened seeds, so later requests repeat the boxes.
+    """
+
+    def __init__(self) -> None:
+        self._shown: dict[ClientId, tuple[bytes, EpochKeys]] = {}
+        self._round, self._boxes = b"", dict[ClientId, list[Message]]()
+
+    def known_replies(self, requests: Requests) -> dict[ClientId, Message]:
+        """Return the replies to a request for helpers' keys if all are known from earlier replies; otherwise empty."""
+        known = {h: keys for h, request in requests.items() if (keys := self._known_keys(h, request)) is not None}
+        return dict(known) if len(known) == len(requests) else {}
+
+    def _known_keys(self, helper: ClientId, request: Message) -> EpochKeys | None:
+        run, keys = self._shown.get(helper, (b"", None))
+        if not isinstance(request, Introduce) or keys is None or request.round[:RUN_BYTES] != run:
+            return None
+        index = int.from_bytes(request.round[RUN_BYTES:], "big")
+        return keys if any(key.first <= index <= key.last for key in keys.keys.values()) else None
+
+    def bundle(self, helper: ClientId, request: Message) -> tuple[Message, ...]:
+        """Return the messages to send to a helper: those that it needs with or before the request, and the request."""
+        if isinstance(request, OpenBoxes):
+            if self._round != request.parameters.round:
+                self._round, self._boxes = request.parameters.round, {}
+            opened = self._boxes.setdefault(helper, [])
+            opened.append(request)
+            return (Introduce(self._round), request) if len(opened) == 1 else (request,)
+        if isinstance(request, AgreeOnSurvivors | Reveal):
+            return *self._boxes.get(helper, ()), request
+        return (request,)
+
+    def note_keys(self, helper: ClientId, request: Message, reply: Message) -> None:
+        """Remember the keys in a helper's reply, if the request was for keys."""
+        if isinstance(request, Introduce) and isinstance(reply, EpochKeys):
+            self._shown[helper] = request.round[:RUN_BYTES], reply
 
 
 class FlowerExchange(MessageMeter):

@@ -16,7 +16,6 @@ from dordis import wire
 from dordis.errors import DordisError, InputError, ParametersRefused, ProtocolError
 from dordis.identity.keys import Keys
 from dordis.identity.registry import Registry
-from dordis.integrations.flower.helpers import StateHelperStore, build_helper
 from dordis.integrations.flower.messages import (
     RECORD,
     DescriptionRead,
@@ -39,7 +38,7 @@ from dordis.integrations.flower.pins import (
     check_time_fixed,
     is_simulated,
 )
-from dordis.integrations.flower.state import FileState, NodeState, RunState
+from dordis.integrations.flower.state import FileState, NodeState, RunState, StateHelperStore
 from dordis.integrations.flower.training import CallNext, FlowerApp, check_record_ids
 from dordis.network.timed_training import user_code_for
 from dordis.owner.policy import Policy
@@ -47,7 +46,7 @@ from dordis.privacy.encoding import Entropy
 from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.protocol import ClientId, Message, Role
 from dordis.protocols.assisted.helper import AssistedHelper, HelperPolicy, HelperStore
-from dordis.protocols.summing import SummingProtocol
+from dordis.protocols.summing import SummingProtocol, VerifyClient
 from dordis.protocols.table import SUMMING, summing_protocol
 from dordis.rounds.client import Client
 from dordis.rounds.invitation import Accepted, Invite, Train, check_trainable
@@ -300,6 +299,25 @@ def find_own_id(registry: Registry, keys: Keys) -> ClientId:
         if registered == identity:
             return u
     raise ParametersRefused("the registry of the run does not have the keys of this node")
+
+
+def build_helper(
+    registry: Registry, keys: Keys, policy: HelperPolicy, store: HelperStore, run: bytes, verify_client: VerifyClient
+) -> AssistedHelper:
+    """Return the helper with these keys in a run; raise ParametersRefused if no helper of the registry has them."""
+    identity, signing = keys.identity(), registry.signing_keys()
+    for h, registered in registry.helpers.items():
+        if registered == identity:
+            return AssistedHelper(
+                h,
+                secret=keys.signing,
+                registry=signing,
+                store=store,
+                policy=policy,
+                run=run,
+                verify_client=verify_client,
+            )
+    raise ParametersRefused("the registry of the run does not name this node as a helper")
 
 
 def check_first_description(description: RunDescription, known: RunDescription, simulated: bool) -> None:

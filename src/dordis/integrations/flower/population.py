@@ -18,7 +18,6 @@ from dordis.durable_files import write_new
 from dordis.errors import DordisError, InputError
 from dordis.identity.registry import Identity, Registry
 from dordis.integrations.flower.exchange import FlowerExchange, GridTransport, NodeRefused, TrainMessages, open_reply
-from dordis.integrations.flower.helpers import assign_helpers
 from dordis.integrations.flower.messages import (
     RECORD,
     Enrol,
@@ -236,6 +235,32 @@ def enrol(
     offers = {node: Identity(keys.helper[:32], keys.helper[32:]) for node, keys in enrolled.items() if keys.helper}
     simulated = any(answer.simulated for answer in enrolled.values())
     return Enrolment(known, clients, weights, environment, simulated, offers)
+
+
+def assign_helpers(
+    registry: Registry, offers: Mapping[int, Identity], ids: Collection[int]
+) -> tuple[Registry, dict[ClientId, int]]:
+    """Return the registry with helpers of these `ids`, and the node of each; raise InputError if there are too few.
+
+    `offers` has the helper keys of nodes that offer to be helpers.  If the registry already has helpers, the nodes with
+    their keys are used; otherwise the first nodes in `offers`.
+    """
+    if registry.helpers:
+        nodes = {identity: node for node, identity in offers.items()}
+        missing = [h for h in ids if registry.helpers.get(ClientId(h)) not in nodes]
+        if missing or len(registry.helpers) != len(ids):
+            raise InputError(
+                f"the registry has {len(registry.helpers)} helpers, and the run needs those with the ids "
+                f"{', '.join(map(str, ids))}, all of them connected: make protocol.options and the registry agree"
+            )
+        return registry, {h: nodes[identity] for h, identity in registry.helpers.items()}
+    if len(offers) < len(ids):
+        raise InputError(
+            f"{len(offers)} nodes offer to be helpers, and the run needs {len(ids)}: put "
+            "DordisMod(policy, assists=HelperPolicy()) on more of them, or lower protocol.options.helpers"
+        )
+    nodes_of = {ClientId(h): node for h, node in zip(ids, offers, strict=False)}
+    return Registry(registry, {h: offers[node] for h, node in nodes_of.items()}), nodes_of
 
 
 def check_same_environment(environments: Mapping[int, bytes]) -> None:

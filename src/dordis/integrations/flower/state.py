@@ -33,6 +33,8 @@ from dordis.rounds.events import Encoded, Trained
 
 RUN, ROUND = "dordis-run", "dordis-round"
 """Names of the records in `context.state` for the state of the run and of the open round."""
+HELPER = "dordis-helper"
+"""Name of the record in Flower's state of a node with the durable state of a helper."""
 LONGEST_STORED_REPLY = 1 << 16
 """Longest reply, in bytes, that is stored for a repeated request; such requests are rare, as Flower delivers once."""
 
@@ -107,6 +109,34 @@ class RunState:
     def drop_input(self, round: bytes) -> None:
         """Delete the encoded input of a round, after its upload, from the state."""
         self.journals(round).drop_input()
+
+
+class StateHelperStore:
+    """A helper's state in Flower's state of its node, which is enough for simulations and semi-honest servers."""
+
+    def __init__(self, state: RecordDict) -> None:
+        if HELPER not in state:
+            state[HELPER] = ConfigRecord()
+        self._record: Any = state[HELPER]
+
+    def get(self, key: str) -> bytes | None:
+        """Return the value stored under a key; empty if it was erased, None if there never was one."""
+        value: bytes | None = self._record.get(key)
+        return value
+
+    def claim(self, key: str, value: bytes) -> bytes:
+        """Return the value stored under the key; if there is none, store and return the given one."""
+        if key not in self._record:
+            self._record[key] = value
+        return bytes(self._record[key])
+
+    def erase(self, key: str) -> None:
+        """Erase a value; the key stays, so that no other value can be stored under it."""
+        self._record[key] = b""
+
+    def keys(self, prefix: str) -> list[str]:
+        """Return the keys with this prefix whose values are not erased."""
+        return [key for key, value in self._record.items() if value and key.startswith(prefix)]
 
 
 class StateParticipation(MemoryParticipation):

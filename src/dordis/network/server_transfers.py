@@ -1,0 +1,224 @@
+"""The server's transfers beside uploads of vectors: downloads of models and sums, and contributions of visitors."""
+
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import IO
+
+from aiohttp import web
+
+from dordis import wire
+from dordis.errors import MalformedMessage
+from dordis.network.messages import BodyInfo
+from dordis.network.sessions import AccessTokens
+from dordis.network.upload_endpoint import STALL, LeastRate, TransferSlots, discard_file
+from dordis.protocol import ClientId, Message
+from dordis.protocols.limits import LONGEST_REPLAY, MOST_REPLAYS
+from dordis.rounds.invitation import SendSum
+
+PIECE = 1 << 18
+"""Number of bytes written to a connection at a time."""
+DOWNLOAD_STALL = 30.0
+"""Seconds without progress of a download after which the connection is cut (`LeastRate`)."""
+LENGTH_BYTES, LARGEST_FRAME = 4, 1 << 16
+"""Bytes of the big-endian length before a frame or vector, and largest frame of a contribution in bytes."""
+MOST_KEPT = 256
+"""Largest number of interrupted contributions that are kept, of all clients together."""
+
+
+class DownloadEndpoint:
+    """The HTTP endpoint /blobs/{digest}; a body is offered while a request that announces it is open."""
+
+    def __init__(self, tokens: AccessTokens, slots: TransferSlots) -> None:
+        self._tokens, self._slots = tokens, slots
+        self._offers: dict[bytes, tuple[int, wire.Bulk]] = {}
+
+    def offer(self, data: wire.Bulk) -> BodyInfo:
+        """Offer a body and return its announcement; a body that was offered twice must be withdrawn twice."""
+        info = BodyInfo.from_download(data)
+        count, _ = self._offers.get(info.digest, (0, b""))
+        self._offers[info.digest] = (count + 1, data)
+        return info
+
+    def withdraw(self, digest: bytes) -> None:
+        """Withdraw one offer of the body with this digest."""
+        count, data = self._offers.pop(digest)
+        if count > 1:
+            self._offers[digest] = (count - 1, data)
+
+    def find(self, digest: bytes) -> wire.Bulk | None:
+        """Return the body offered under a digest; None if there is none."""
+        _, data = self._offers.get(digest, (0, None))
+        return data
+
+    async def get(self, request: web.Request) -> web.StreamResponse:
+        """Send a body, or its rest from an offset; every logged-in client may download every body."""
+        client = self._tokens.holder(request).client
+        try:
+            data = self.find(bytes.fromhex(request.match_info["digest"]))
+        except ValueError:
+            raise web.HTTPBadRequest from None
+        if data is None:
+            raise web.HTTPNotFound
+        with self._slots.hold(client):
+            return await send_body(request, data)
+
+
+async def send_body(request: web.Request, data: wire.Bulk) -> web.StreamResponse:
+    """Send a body, or its rest from the first byte in the Range header; raise HTTP 416 beyond its end.
+
+    Raise TimeoutError after DOWNLOAD_STALL seconds without progress.
+    """
+    size = len(data)
+    try:
+        start = request.http_range.start or 0
+    except ValueError:
+        raise web.HTTPBadRequest from None
+    if start and not 0 < start < size:
+        raise web.HTTPRequestRangeNotSatisfiable
+    response = web.StreamResponse(status=206 if start else 200)
+    if start:
+        response.headers["Content-Range"] = f"bytes {start}-{size - 1}/{size}"
+    response.content_length = size - start
+    await response.prepare(request)
+    async with LeastRate(DOWNLOAD_STALL) as rate:
+        async for piece in split_body(data, start):
+            await response.write(piece)
+            rate.count(len(piece))
+    return response
+
+
+async def split_body(data: wire.Bulk, offset: int = 0) -> AsyncIterator[memoryview]:
+    """Yield a body in pieces from an offset on."""
+    view = memoryview(data)
+    for start in range(offset, len(view), PIECE):
+        yield view[start : start + PIECE]
+
+
+@dataclass(frozen=True)
+class SumDocument:
+    """The recent sums of a run, encoded in order; a visiting client downloads those since its own model."""
+
+    data: bytes = b""
+    starts: dict[bytes, int] = field(default_factory=dict)
+    """By digest of a model, the offset in `data` of the first sum to apply to it."""
+
+    @classmethod
+    def from_sums(cls, sums: Sequence[SendSum]) -> "SumDocument":
+        """Return the document of the sums of consecutive rounds; each sum is applied to the model that it names."""
+        data, starts = bytearray(), dict[bytes, int]()
+        for one in sums:
+            starts[one.parameters.model] = len(data)
+            for part in (wire.encode(one), wire.bulk_of(one)):
+                data += len(part).to_bytes(LENGTH_BYTES, "big")
+                data += part
+        return cls(bytes(data), starts)
+
+    def since(self, digest: bytes) -> memoryview | None:
+        """Return the sums that lead from the model with this digest to the present model; None if some are missing."""
+        start = self.starts.get(digest)
+        return None if start is None else memoryview(self.data)[start:]
+
+
+def read_sums(data: bytes) -> list[SendSum]:
+    """Return the sums in a download, in order; raise MalformedMessage if it is incomplete or has over MOST_REPLAYS."""
+    sums, rest = list[SendSum](), memoryview(data)
+
+    def take() -> memoryview:
+        nonlocal rest
+        end = LENGTH_BYTES + int.from_bytes(rest[:LENGTH_BYTES], "big")
+        if not LENGTH_BYTES <= end <= len(rest):
+            raise MalformedMessage("the sums that this client missed are cut short")
+        part, rest = rest[LENGTH_BYTES:end], rest[end:]
+        return part
+
+    while rest:
+        if len(sums) == MOST_REPLAYS:
+            raise MalformedMessage(f"the server sent more than {MOST_REPLAYS} missed sums")
+        frame = bytes(take())
+        sums.append(wire.decode(frame, SendSum, LONGEST_REPLAY, bulk=bytes(take())))
+    return sums
+
+
+@dataclass(eq=False)
+class SpooledUpload:
+    """The part of a contribution that has arrived, in a temporary file, so that it can be resumed."""
+
+    size: int
+    file: IO[bytes] = field(default_factory=lambda: tempfile.TemporaryFile(prefix="dordis-"))  # noqa: SIM115  closed once it is read
+    received: int = 0
+    is_receiving: bool = False
+
+    async def receive(self, request: web.Request) -> None:
+        """Append the body of a request to the file; raise TimeoutError if it stalls, OSError if the disk is full."""
+        async with LeastRate(STALL) as rate:
+            async for piece in request.content.iter_any():
+                if self.received + len(piece) > self.size:
+                    raise MalformedMessage("a contribution is longer than announced")
+                self.file.write(piece)
+                self.received += len(piece)
+                rate.count(len(piece))
+        self.file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        discard_file(self.file)
+
+    def read(self, kind: type[Message]) -> tuple[bytes, Message]:
+        """Return the frame and the decoded message of a complete contribution; raise if it is malformed."""
+        self.file.seek(0)
+        length = int.from_bytes(self.file.read(LENGTH_BYTES), "big")
+        check_frame_length(length)
+        frame = self.file.read(length)
+        return frame, wire.decode(frame, kind, LARGEST_FRAME, bulk=self.file.read())
+
+
+class SpooledUploads:
+    """The incomplete contributions of a round, at most one per client.
+
+    Each file takes a descriptor, so only the last MOST_KEPT interrupted ones are kept; older ones begin again.
+    """
+
+    def __init__(self, most: int = MOST_KEPT) -> None:
+        self._most = most
+        self._uploads: dict[ClientId, SpooledUpload] = {}
+
+    def get(self, client: ClientId) -> SpooledUpload | None:
+        """Return the incomplete upload of a client; None if there is none."""
+        return self._uploads.get(client)
+
+    def begin(self, client: ClientId, size: int) -> SpooledUpload:
+        """Return a new upload in place of the client's last one; beyond MOST_KEPT, drop the oldest interrupted one."""
+        self.drop(client)
+        idle = [u for u, upload in self._uploads.items() if not upload.is_receiving]
+        for u in idle[: max(0, len(idle) - self._most + 1)]:
+            self.drop(u)
+        upload = self._uploads[client] = SpooledUpload(size)
+        return upload
+
+    def drop(self, client: ClientId) -> None:
+        """Drop the incomplete upload of a client; if it is being received, `close_forgotten` closes its file later."""
+        upload = self._uploads.pop(client, None)
+        if upload is not None and not upload.is_receiving:
+            upload.close()
+
+    def take(self, client: ClientId, upload: SpooledUpload) -> None:
+        """Remove a complete upload; from now on the caller has to close its file."""
+        if self._uploads.get(client) is upload:
+            del self._uploads[client]
+
+    def close_forgotten(self, client: ClientId, upload: SpooledUpload) -> None:
+        """Close the file of an interrupted upload that was dropped while it was received."""
+        if upload.received < upload.size and self._uploads.get(client) is not upload:
+            upload.close()
+
+    def clear(self) -> None:
+        """Drop all incomplete uploads."""
+        for client in list(self._uploads):
+            self.drop(client)
+
+
+def check_frame_length(length: int) -> None:
+    """Raise MalformedMessage if the frame of a contribution is longer than LARGEST_FRAME."""
+    if length > LARGEST_FRAME:
+        raise MalformedMessage(f"the frame of a contribution has {length} bytes, more than {LARGEST_FRAME}")
