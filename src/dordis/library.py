@@ -108,7 +108,7 @@ class RunResult:
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the HTML report into the directory `path`, by default that of the run; return the path of the page."""
-        from dordis.report.files import write_report
+        from dordis.report.page import write_report
 
         return write_report([self.path], None if path is None else Path(path))
 
