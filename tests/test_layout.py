@@ -7,12 +7,8 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "dordis"
 
 ELSEWHERE = {
-    "apps/analytics/bounds.py": "apps/analytics/test_queries.py",
     "apps/analytics/release.py": "apps/analytics/test_queries.py",
-    "apps/learning/features.py": "apps/learning/test_scattering.py",
     "apps/learning/from_objects.py": "test_library.py",
-    "apps/tables/config_template.py": "cli/commands/test_run_own_table.py",
-    "apps/tables/csv_file.py": "apps/tables/test_columns.py",
     "apps/tables/synthetic.py": "cli/commands/test_run_own_table.py",
     "apps/text/corpus.py": "apps/text/test_app.py",
     "availability/device_traces.py": "availability/test_dropout_models.py",

@@ -97,7 +97,8 @@ class RunResult:
         """Write the model as ONNX if `path` ends with .onnx, else by torch.export, and return the path of the file.
 
         The file contains the preprocessing of a table, and a description of its columns as JSON
-        (`dordis.apps.learning.export`).  A torch module that was trained on arrays needs an `example`: some inputs.
+        (`dordis.apps.learning.trained_model`).  A torch module that was trained on arrays needs an `example`: some
+        inputs.
         """
         return self._trained().export(path, example)
 

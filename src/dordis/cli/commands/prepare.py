@@ -32,8 +32,8 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Write a commented configuration to edit."""
-    from dordis.apps.tables.config_template import write_template
-    from dordis.apps.tables.csv_file import read_header
+    from dordis.apps.tables.columns import read_header
+    from dordis.apps.tables.description import write_template
     from dordis.config.presets import preset_text
 
     text = preset_text(preset) if data is None else write_template(data, read_header(data))
@@ -62,8 +62,7 @@ def data(
     """
     from dordis.apps.learning.settings import Settings
     from dordis.apps.learning.sources import load
-    from dordis.apps.tables.columns import SUFFIXES
-    from dordis.apps.tables.csv_file import read_header
+    from dordis.apps.tables.columns import SUFFIXES, read_header
 
     if Path(name).suffix.lower() in SUFFIXES:
         columns = read_header(Path(name))
@@ -100,7 +99,7 @@ def bounds(
     """
     import msgspec
 
-    from dordis.apps.analytics.ranges import find_ranges
+    from dordis.apps.analytics.bounds import find_ranges
     from dordis.apps.learning.settings import read_settings
     from dordis.apps.tables.columns import as_columns
     from dordis.apps.tables.description import template
@@ -171,7 +170,7 @@ def run_rehearsal(settings: Any, folder: Path, each: int) -> Rehearsal:
     import msgspec
 
     from dordis.apps.learning.settings import read_settings
-    from dordis.apps.tables.csv_file import read_header
+    from dordis.apps.tables.columns import read_header
     from dordis.apps.tables.synthetic import draw_rows
     from dordis.library import run
 

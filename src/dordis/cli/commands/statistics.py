@@ -47,7 +47,7 @@ def mean(
 ) -> None:
     """Compute the private mean of columns of a CSV file."""
     from dordis.apps import analytics
-    from dordis.apps.tables.csv_file import read_columns
+    from dordis.apps.tables.columns import read_columns
 
     read = read_columns(
         file, None if columns is None else [name.strip() for name in columns.split(",")], skip_invalid=skip_invalid
@@ -189,7 +189,7 @@ def histogram(
 ) -> None:
     """Count privately how many clients have a value in each bin."""
     from dordis.apps import analytics
-    from dordis.apps.tables.csv_file import read_columns
+    from dordis.apps.tables.columns import read_columns
 
     read = read_columns(file, None if column is None else [column], skip_invalid=skip_invalid)
     if len(read.names) > 1:
