@@ -97,7 +97,8 @@ class RunResult:
         """Write the model as ONNX if `path` ends with .onnx, else by torch.export, and return the path of the file.
 
         The file contains the preprocessing of a table, and a description of its columns as JSON
-        (`dordis.apps.learning.export`).  A torch module that was trained on arrays needs an `example`: some inputs.
+        (`dordis.apps.learning.trained_model`).  A torch module that was trained on arrays needs an `example`: some
+        inputs.
         """
         return self._trained().export(path, example)
 
@@ -108,7 +109,7 @@ class RunResult:
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the HTML report into the directory `path`, by default that of the run; return the path of the page."""
-        from dordis.report.files import write_report
+        from dordis.report.page import write_report
 
         return write_report([self.path], None if path is None else Path(path))
 

@@ -43,10 +43,12 @@ def test_start_up_imports_nothing_heavy() -> None:
     assert ours == {"dordis.errors"}
 
 
-def test_a_command_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_has_one_command_or_several_or_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
         "__init__.py": '"""Some commands."""',
         "greet_all.py": 'def greet_all(name: str, loud: bool = False):\n    """Say a name."""\n    print(name, loud)',
+        "pair.py": 'def part():\n    """Part."""\n    print("bye")\n\ndef stay():\n    """Stay."""\n    print("here")'
+        "\nTOP_LEVEL = (part, stay)",
         "times.py": '"""Some more."""\n\ndef double(number: int):\n    """Double a number."""\n    print(2 * number)\n'
         'COMMANDS = {"twice": double}',
     }
@@ -59,6 +61,8 @@ def test_a_command_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert re.search(r"^ +greet-all +Say a name\.$", shown, re.MULTILINE)
     assert re.search(r"^ +times +Some more\.$", shown, re.MULTILINE)
     assert CliRunner().invoke(group, ["greet-all", "Ada", "--loud"]).output == "Ada True\n"
+    assert CliRunner().invoke(group, ["part"]).output == "bye\n"
+    assert CliRunner().invoke(group, ["stay"]).output == "here\n"
     assert CliRunner().invoke(group, ["times", "twice", "4"]).output == "8\n"
 
 

@@ -10,8 +10,8 @@ from dordis.errors import BudgetExceeded, InputError, LedgerDamaged
 from dordis.ledger.combine_runs import combined_epsilon
 from dordis.ledger.ledger import Ledger, read_ledger, verify_ledger
 from dordis.privacy import gdp
-from dordis.report.files import write_overview
 from dordis.report.numbers import format_number
+from dordis.report.page import write_overview
 from tests.cli.in_process import dordis as command
 from tests.ledger.charged_rounds import forge
 

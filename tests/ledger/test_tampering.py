@@ -44,7 +44,7 @@ from dordis.records.run_records import (
 )
 from dordis.report import tables
 from dordis.report.facts import read_facts
-from dordis.report.files import write_overview, write_report
+from dordis.report.page import write_overview, write_report
 from dordis.simulation.run import prepare
 from tests.cli.in_process import dordis as command
 from tests.ledger.charged_rounds import forge

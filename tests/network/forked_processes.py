@@ -27,7 +27,7 @@ IMPORTED_LATE = (
     "dordis.owner.directory",
     "dordis.records.queue",
     "dordis.report.alert_command",
-    "dordis.report.files",
+    "dordis.report.page",
 )
 """Modules that commands import when they need them: a child of a long run must not mix them from an edited tree."""
 STACKS = signal.SIGUSR1

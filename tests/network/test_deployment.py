@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dordis.cli.commands.join import join
+from dordis.cli.commands.participants import join
 from dordis.cli.commands.serve import serve
 from dordis.config import reading
 from dordis.config.presets import presets

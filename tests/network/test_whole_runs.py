@@ -11,7 +11,7 @@ from dordis.ledger.ledger import verify_ledger
 from dordis.owner.directory import ClientDirectory
 from dordis.privacy.records.accounting import epsilon
 from dordis.records.run_records import LEDGER
-from dordis.report.files import write_report
+from dordis.report.page import write_report
 from dordis.runs.job import application, prepare
 from tests.network.deployed_run import DeployedRun
 from tests.network.local_server import publish

@@ -27,7 +27,7 @@ from dordis.protocols.cohort import agree_on
 from dordis.protocols.distributed_noise import client_noise
 from dordis.records import run_records
 from dordis.records.run_records import LEDGER
-from dordis.report.files import write_report
+from dordis.report.page import write_report
 from dordis.rounds.arrivals import Arrival, ArrivalStore
 from dordis.rounds.gate import PrivacyGate
 from dordis.runs.job import require_cohort

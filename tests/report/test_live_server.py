@@ -14,12 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from dordis.config.reading import config_to_toml
 from dordis.errors import InputError
 from dordis.report import live_server
 from dordis.report.live import LiveRun
-from dordis.report.live_server import LivePage
+from dordis.report.live_server import LivePage, render_metrics
+from dordis.rounds.watch import StageBegan
 from dordis.simulation.run import prepare
 from tests.network.conftest import processes as processes
 from tests.network.deployed_commands import wait_until
@@ -295,3 +297,24 @@ def test_an_address_in_use_is_named(served):
     with pytest.raises(InputError, match=f"cannot listen at 127.0.0.1:{page.port}"):
         other.start("127.0.0.1", page.port)
     other.stop()
+
+
+def test_a_scrape_has_rounds_epsilon_clients_and_dropouts(tmp_path):
+    run = prepare(settings_of("simulation.fidelity=ideal")).start(tmp_path, "")
+    live = LiveRun(run.records.path, connected=lambda: (1, 2, 3))
+    for finished in run.rounds(live.watch):
+        live.finish_round(finished.record, finished.metrics)
+    live.watch(StageBegan("Unmask", (1, 2), 0))
+    body, content_type = render_metrics(live.snapshot())
+    assert content_type.startswith("text/plain")
+    found = {
+        (sample.name, sample.labels.get("metric") or sample.labels.get("stage") or ""): sample.value
+        for family in text_string_to_metric_families(body.decode())
+        for sample in family.samples
+    }
+    snapshot = live.snapshot()
+    assert found["dordis_rounds_finished_total", ""] == snapshot.finished
+    assert found["dordis_epsilon_spent", ""] == snapshot.epsilon
+    assert found["dordis_clients_connected", ""] == 3
+    assert found["dordis_clients_waited_for", ""] == 2
+    assert found["dordis_running", ""] == 1

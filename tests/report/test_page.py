@@ -14,9 +14,8 @@ from dordis.records.manifest import DEPLOYED
 from dordis.report.charts import LineChart, Series, draw_inline
 from dordis.report.facts import LedgerCheck, read_facts
 from dordis.report.figures import epsilon_chart
-from dordis.report.files import write_overview, write_report
 from dordis.report.numbers import format_number
-from dordis.report.page import render_report
+from dordis.report.page import render_report, write_overview, write_report
 from tests.report.runs import STRATEGIES, make, rewrite
 
 CHARTS = ["metric_1", "metric_2", "epsilon", "dropouts", "noise_ratio", "noise", "seconds", "traffic"]

@@ -10,8 +10,7 @@ import pytest
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.protocols.concrete_bounds import RoundSize, security_bits
 from dordis.records.manifest import DEPLOYED
-from dordis.report.alerts import Level, find_alerts
-from dordis.report.facts import RunFacts, read_facts
+from dordis.report.facts import Level, RunFacts, find_alerts, read_facts
 from dordis.report.statement import Statement, write_statement
 from dordis.runs.retry import TRIES
 from tests.report.runs import PER_ROUND, STRATEGIES, Kind, make

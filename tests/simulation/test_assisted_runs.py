@@ -18,7 +18,7 @@ from dordis.protocols.assisted.server import AssistedSetup
 from dordis.protocols.parameters import Assistance, pack_words
 from dordis.records import run_records
 from dordis.records.run_records import LEDGER
-from dordis.report.files import write_report
+from dordis.report.page import write_report
 from dordis.simulation.run import prepare
 from tests.protocols.assisted.parties import lie_about_all
 

@@ -32,7 +32,7 @@ from dordis.protocols.distributed_dp import DistributedDP, encoding_of
 from dordis.protocols.distributed_noise import PrivateServer
 from dordis.protocols.parameters import MALICIOUS
 from dordis.protocols.secagg import SecAggServer
-from dordis.report.files import write_report
+from dordis.report.page import write_report
 from dordis.rounds.terms import Terms, check_terms_kept
 from dordis.simulation.exchange import LocalExchange
 from dordis.simulation.run import prepare

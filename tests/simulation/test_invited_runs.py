@@ -12,7 +12,7 @@ from dordis.protocol import ClientId
 from dordis.protocols.assisted import AssistedHelper
 from dordis.records import run_records
 from dordis.records.run_records import LEDGER
-from dordis.report.files import write_report
+from dordis.report.page import write_report
 from dordis.rounds.invitation import Accepted
 from dordis.runs.coordinator import Coordinator
 from dordis.selection.balanced import BalancedSelection

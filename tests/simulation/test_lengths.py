@@ -6,7 +6,7 @@ import pytest
 from dordis.errors import InputError
 from dordis.ledger.ledger import verify_ledger
 from dordis.records import run_records
-from dordis.report.files import write_report
+from dordis.report.page import write_report
 from dordis.simulation.dry_run import rehearse
 from dordis.simulation.run import prepare
 from tests.simulation.whole_runs import settings_of

@@ -13,7 +13,7 @@ from dordis.ledger.ledger import Ledger, verify_ledger
 from dordis.protocols.secagg.server import ChunkServer
 from dordis.records import run_records
 from dordis.records.run_records import RunRecords
-from dordis.report.files import write_report
+from dordis.report.page import write_report
 from dordis.rounds.app import RoundInfo
 from dordis.simulation.run import prepare
 from tests.paused_processes import HANG, start_paused

@@ -22,7 +22,7 @@ from dordis.privacy import gdp
 from dordis.records import run_records
 from dordis.records.run_records import LEDGER
 from dordis.report.facts import read_facts
-from dordis.report.files import write_report
+from dordis.report.page import write_report
 from dordis.report.statement import write_statement
 from dordis.runs.run import Run
 from dordis.simulation.run import SimulatedJob, prepare

@@ -1,7 +1,8 @@
 """The command line: find the commands, run one of them, and turn an error into one line and an exit code.
 
-A command is a module in `commands` with a function of the same name.  A module with a table `COMMANDS` is a group of
-commands; its `DEFAULT` runs if no command is named.  `--help` imports all modules, so heavy imports stay in functions.
+A module in `commands` has a function of the same name, which is a command, or lists several commands in `TOP_LEVEL`.
+A module with a table `COMMANDS` is a group of commands, such as `dordis keys`; its `DEFAULT` runs if no command is
+named.  `--help` imports all modules, so heavy imports stay in functions.
 
 The exit codes are in `dordis.cli.output`.  An unexpected exception is a bug and keeps its traceback.
 """
@@ -82,12 +83,13 @@ def _unescape(text: str) -> str:
 
 
 def build_group(package: ModuleType, sections: Sections | None = None) -> typer.Typer:
-    """Return a typer group of the commands in a package: one command, or a group of them, per module."""
+    """Return a typer group of the commands in a package: one or several commands, or a group of them, per module."""
     group = _new_group(package.__doc__, sections=sections or {})
     for found in iter_modules(package.__path__):
         module = import_module(f"{package.__name__}.{found.name}")
         if not hasattr(module, "COMMANDS"):
-            group.command(cls=_Command)(getattr(module, found.name))
+            for command in getattr(module, "TOP_LEVEL", None) or (getattr(module, found.name),):
+                group.command(cls=_Command)(command)
             continue
         below = _new_group(module.__doc__, default=getattr(module, "DEFAULT", ""))
         for name, command in module.COMMANDS.items():

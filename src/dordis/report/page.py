@@ -1,4 +1,7 @@
-"""The HTML page of one run, of several runs, or of a folder of runs: one file that loads nothing else."""
+"""The HTML page of one run, of several runs, or of a folder of runs, and the files of a report.
+
+A page loads no other file; charts and tables are also written as separate files on demand.
+"""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +13,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from dordis.durable_files import write_atomically
 from dordis.errors import DordisError, InputError
 from dordis.ledger.combine_runs import combined_epsilon
 from dordis.ledger.data_ledger import DATA_LEDGER, find_data_ledger
@@ -18,9 +22,18 @@ from dordis.ledger.verification import VerifiedRun
 from dordis.records import run_records
 from dordis.records.manifest import Manifest
 from dordis.records.run_records import MANIFEST, StoredRun
-from dordis.report.alerts import Alert, Level, find_alerts, find_common_alerts
-from dordis.report.charts import STYLE, Chart, draw_inline, replace_control_characters
-from dordis.report.facts import RunFacts, check_ledger, label_runs
+from dordis.report import tables
+from dordis.report.charts import STYLE, Chart, draw_document, draw_inline, replace_control_characters
+from dordis.report.facts import (
+    Alert,
+    Level,
+    RunFacts,
+    check_ledger,
+    find_alerts,
+    find_common_alerts,
+    label_runs,
+    read_facts,
+)
 from dordis.report.figures import draw_figures, metric_order
 from dordis.report.numbers import format_count, format_duration, format_number, format_percent
 from dordis.report.statement import write_statement
@@ -272,3 +285,64 @@ def _overview_row(facts: RunFacts, report: str, home: Path) -> dict[str, Any]:
     )
     link = quote(os.path.relpath(page, home)) if page.is_file() else ""
     return {"name": name, "link": link, "cells": cells}
+
+
+REPORT, INDEX, FIGURES = "report.html", "index.html", "figures"
+_HEAD = 1000  # the first bytes of a report, which contain GENERATOR
+
+
+def write_report(runs: Sequence[Path], output: Path | None = None, *, with_figures: bool = False) -> Path:
+    """Write `report.html` about runs and return its path.
+
+    It is written to the directory `output`; by default to the run's, or for several runs to the current one.
+    `with_figures` also writes every chart as SVG, and rounds and metrics as CSV, into the folder `figures` beside it.
+    An existing `report.html` is replaced only if it is a report of dordis.
+    """
+    if not runs:
+        raise InputError("name at least one run")
+    all_facts = read_facts(runs)
+    target = (output or (runs[0] if len(runs) == 1 else Path())) / REPORT
+    check_replaceable(target)
+    files = {target: render_report(all_facts).encode()}
+    if with_figures:
+        beside = target.parent / FIGURES
+        files[beside / "rounds.csv"] = tables.rounds_csv(all_facts).encode()
+        files[beside / "metrics.csv"] = tables.metrics_csv(all_facts).encode()
+        for name, chart in draw_figures(all_facts).items():
+            if not chart.is_empty:
+                files[beside / f"{name}.svg"] = draw_document(chart).encode()
+    for path, data in files.items():
+        _write(path, data)
+    return target
+
+
+def write_overview(folder: Path, output: Path | None = None) -> Path:
+    """Write `index.html`, a list of all runs in a folder, to `output` or else to the folder, and return its path."""
+    paths = find_runs(folder)
+    if not paths:
+        raise InputError(f"there is no run at {folder}, and none in it: dordis run makes one")
+    target = (output or folder) / INDEX
+    check_replaceable(target)
+    _write(target, render_overview(folder, paths, REPORT, target.parent).encode())
+    return target
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise InputError if there is a file at `path` that is not a report of dordis."""
+    try:
+        with path.open("rb") as file:
+            is_report = GENERATOR in file.read(_HEAD)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise InputError(f"cannot write the report {path}: {error.strerror}") from None
+    if not is_report:
+        raise InputError(f"{path} is not a report of dordis and is left alone: choose another directory with --output")
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, data)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dordis
-from dordis.apps.learning.export import PREPROCESSING
+from dordis.apps.learning.trained_model import PREPROCESSING
 from dordis.errors import InputError
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]

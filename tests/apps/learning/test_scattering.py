@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dordis.apps.learning import features, scattering
+from dordis.apps.learning import data as data_sets
+from dordis.apps.learning import scattering
 from dordis.apps.learning.app import Server
-from dordis.apps.learning.data import Dataset
-from dordis.apps.learning.features import with_features
+from dordis.apps.learning.data import Dataset, with_features
 from dordis.apps.learning.scattering import (
     LENGTH,
     Scattering,
@@ -118,12 +118,12 @@ def test_a_function_of_ones_own_is_named(tmp_path: Path) -> None:
 
 
 def test_features_of_many_inputs_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(features, "WORTH_KEEPING", 4)
+    monkeypatch.setattr(data_sets, "WORTH_KEEPING", 4)
     x = np.random.default_rng(8).integers(0, 256, (4, 784)).astype(np.uint8)
     data = Dataset(x, np.arange(4), shape=(28, 28), scale=255.0)
     found = with_features(data, "scattering", tmp_path)
     assert found.features == 729
-    monkeypatch.setitem(features.MAPS, "scattering", f"{__name__}:flawed")
+    monkeypatch.setitem(data_sets.MAPS, "scattering", f"{__name__}:flawed")
     np.testing.assert_array_equal(with_features(data, "scattering", tmp_path).x_train, found.x_train)
     with pytest.raises(InputError):
         with_features(Dataset(x + 1, np.arange(4), shape=(28, 28), scale=255.0), "scattering", tmp_path)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dordis.cli.commands.histogram import BAR_WIDTH, draw_bar, histogram
+from dordis.cli.commands.statistics import BAR_WIDTH, draw_bar, histogram
 from dordis.errors import InputError
 from tests.cli.in_process import dordis
 

@@ -14,7 +14,7 @@ from dordis.privacy.strategies import NoNoise
 from dordis.protocols.secagg import SECAGG
 from dordis.records import run_records
 from dordis.records.run_records import RunRecords
-from dordis.report.files import write_report
+from dordis.report.page import write_report
 from dordis.runs.coordinator import FinishedRound
 from dordis.runs.plan import RoundPlan
 from dordis.simulation.one_round import home_of_updates, single_round

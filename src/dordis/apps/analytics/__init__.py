@@ -4,7 +4,7 @@ Each function simulates a round in this process, with the noise that real client
 rows and columns are public; everything else about the values is released only with noise.
 """
 
+from dordis.apps.analytics.bounds import PrivateRanges, find_ranges
 from dordis.apps.analytics.queries import PrivateHistogram, PrivateMean, histogram, mean
-from dordis.apps.analytics.ranges import PrivateRanges, find_ranges
 
 __all__ = ["PrivateHistogram", "PrivateMean", "PrivateRanges", "find_ranges", "histogram", "mean"]

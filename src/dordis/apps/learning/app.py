@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from dordis.apps.learning import optim
-from dordis.apps.learning.data import Dataset, Samples, Unit
-from dordis.apps.learning.features import with_features
+from dordis.apps.learning.data import Dataset, Samples, Unit, with_features
 from dordis.apps.learning.models import Model, Work, table_metrics
 from dordis.apps.learning.networks import Inputs, check_fits, make_model
 from dordis.apps.learning.optim import FedAvg, Memory, Optimiser, SampleWeights

@@ -1,6 +1,15 @@
-"""A trained model with its preprocessing: predicts from raw rows, is saved to one file and loaded from it."""
+"""A trained model with its preprocessing: predicts from raw rows, is saved and loaded; export to torch or ONNX.
+
+An exported program takes one row of 32-bit numbers for each input, in the order of `preprocessing.json`.  A number is
+passed as it is in the table, an empty cell as NaN, and a text as its index in the public list of categories, or -1 for
+any other text.  The program clips, scales and encodes as in training.  An empty cell of a numeric column that training
+would refuse or skip gives NaN.  The program returns scores of the classes, or numbers in the units of the labels.
+Exporting needs torch.
+"""
 
 import io
+import json
+import warnings
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +21,11 @@ import numpy.typing as npt
 
 from dordis.apps.learning.data import Target
 from dordis.apps.learning.models import Linear, Mlp, Model, Softmax
+from dordis.apps.learning.trainer import import_torch
+from dordis.apps.tables.columns import normalise
+from dordis.apps.tables.description import INDICATOR, REFUSE, SKIP
 from dordis.apps.tables.encoding import Encoder
-from dordis.errors import InputError
+from dordis.errors import InputError, MissingExtra
 from dordis.privacy.scaling import Floats
 
 SAVED_MODEL = "model.dordis"
@@ -84,8 +96,6 @@ class TrainedModel:
 
     def export(self, path: str | Path, example: Any = None) -> Path:
         """Write the model as ONNX if the name ends with .onnx, else by torch.export; see `RunResult.export`."""
-        from dordis.apps.learning.export import export_model
-
         return export_model(self, path, example)
 
 
@@ -133,3 +143,147 @@ def _build(description: ModelDescription) -> Model | None:
             target: Target = "regression" if description.target == "regression" else "classification"
             return Mlp(sizes["features"], sizes["classes"], sizes["hidden"], target)
     return None
+
+
+PREPROCESSING = "preprocessing.json"
+"""Name of the extra file of torch.export, or of the ONNX metadata, with the columns and the meaning of the output."""
+ONNX = ".onnx"
+
+
+def export_model(trained: TrainedModel, path: str | Path, example: Any = None) -> Path:
+    """Write a trained model as ONNX if the name ends with .onnx, else by torch.export; return the path.
+
+    A torch module that was not trained on a table needs an `example`: an array of one or more inputs.
+    """
+    torch, where = import_torch(), Path(path)
+    if trained.model is None:
+        raise InputError("the class of the model is not stored: pass it, dordis.load(path, model=...)")
+    if not where.parent.is_dir() or where.is_dir():
+        raise InputError(f"cannot write {where}: name a file in a directory that exists")
+    module = torch_module(trained.model, trained.parameters)
+    if trained.encoder is not None:
+        module = with_preprocessing(module, trained.encoder)
+        inputs = torch.zeros(2, len(trained.encoder.features))
+    else:
+        inputs = _example_inputs(trained.model, example)
+    described = json.dumps(describe_preprocessing(trained), indent=2)
+    rows = torch.export.Dim("rows")
+    try:
+        program = torch.export.export(module.eval(), (inputs,), dynamic_shapes=({0: rows},))
+        if where.suffix == ONNX:
+            _write_onnx(program, where, described)
+        else:
+            torch.export.save(program, where, extra_files={PREPROCESSING: described})
+    except OSError as error:
+        raise InputError(f"cannot write {where}: {error.strerror or error}") from None
+    return where
+
+
+def _write_onnx(program: Any, where: Path, described: str) -> None:
+    try:
+        import onnxscript  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
+    except ModuleNotFoundError:
+        raise MissingExtra("export") from None
+    torch = import_torch()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of parts of torch that torch itself uses
+        written = torch.onnx.export(program, dynamo=True, input_names=["rows"], output_names=["scores"], verbose=False)
+    written.model.metadata_props[PREPROCESSING] = described
+    written.save(str(where))
+
+
+def _example_inputs(model: Model, example: Any) -> Any:
+    torch = import_torch()
+    if example is None:
+        features = getattr(model, "features", None)
+        if features is None:
+            raise InputError("a model that was not trained on a table needs an example: an array of some inputs")
+        return torch.zeros(2, features)
+    array = np.asarray(example)
+    rows = np.concatenate([array, array]) if len(array) == 1 else array  # one row would fix the number of rows
+    return torch.from_numpy(rows).to(torch.float32 if rows.dtype.kind == "f" else torch.int64)
+
+
+def torch_module(model: Model, parameters: Floats) -> Any:
+    """Return a torch module that computes a model's scores; raise InputError if a user's model is no torch module."""
+    torch = import_torch()
+
+    def affine(values: Floats, inputs: int, outputs: int) -> Any:
+        layer = torch.nn.Linear(inputs, outputs)
+        weights, bias = values[: inputs * outputs].reshape(inputs, outputs).T, values[inputs * outputs :]
+        with torch.no_grad():
+            layer.weight.copy_(torch.from_numpy(np.ascontiguousarray(weights)))
+            layer.bias.copy_(torch.from_numpy(np.ascontiguousarray(bias)))
+        return layer
+
+    if isinstance(model, Softmax):
+        return affine(parameters, model.features, model.classes)
+    if isinstance(model, Linear):
+        return affine(parameters, model.features, model.outputs)
+    if isinstance(model, Mlp):
+        below = (model.features + 1) * model.hidden
+        first = affine(parameters[:below], model.features, model.hidden)
+        return torch.nn.Sequential(first, torch.nn.ReLU(), affine(parameters[below:], model.hidden, model.classes))
+    module = model.trained(parameters)
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(f"a model of the class {type(model).__name__} is no torch module: export it yourself")
+    for parameter in module.parameters():
+        parameter.data = parameter.data.cpu().clone()  # a view would be stored with the whole vector
+    return module
+
+
+def with_preprocessing(module: Any, encoder: Encoder) -> Any:
+    """Return a module that encodes raw rows, and returns scores of classes, or numbers in the units of the labels."""
+    torch, table = import_torch(), encoder.table
+
+    def number(values: Any, name: str) -> list[Any]:
+        low, high = table.range(name) or (0.0, 1.0)
+        gap, empty = table.gap(name), torch.isnan(values)
+        if isinstance(gap, int | float):
+            values = torch.where(empty, torch.full_like(values, float(gap)), values)
+        scaled = 2 * (torch.clamp(values, low, high) - low) / (high - low) - 1
+        if gap != INDICATOR:
+            return [scaled[:, None]]
+        return [torch.where(empty, torch.zeros_like(scaled), scaled)[:, None], empty.to(values.dtype)[:, None]]
+
+    def category(values: Any, name: str) -> list[Any]:
+        listed, gap = [normalise(value) for value in table.categories[name]], table.gap(name)
+        filled = normalise(gap) if gap not in (REFUSE, SKIP, INDICATOR) else ""
+        if filled in listed:
+            values = torch.where(torch.isnan(values), torch.full_like(values, listed.index(filled)), values)
+        one_hot = (values[:, None] == torch.arange(len(listed), dtype=values.dtype)).to(values.dtype)
+        return [one_hot, 1 - one_hot.sum(dim=1, keepdim=True)]
+
+    class Preprocessed(torch.nn.Module):  # type: ignore[misc,name-defined,unused-ignore]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = module
+
+        def forward(self, rows: Any) -> Any:
+            parts = []
+            for place, name in enumerate(encoder.features):
+                parts += (category if name in table.categories else number)(rows[:, place], name)
+            scores = self.model(torch.cat(parts, dim=1))
+            if table.target == "classification":
+                return scores
+            lows, highs = (torch.tensor(ends, dtype=scores.dtype) for ends in encoder.label_ranges())
+            return lows + (scores.reshape(-1, len(table.labels)) + 1) / 2 * (highs - lows)
+
+    return Preprocessed()
+
+
+def describe_preprocessing(trained: TrainedModel) -> dict[str, Any]:
+    """Return the input columns in order and the meaning of the output, for callers of the exported program."""
+    if trained.encoder is None:
+        return {"columns": [], "output": "scores" if trained.model is None else trained.model.target}
+    table, columns = trained.encoder.table, []
+    for name in trained.encoder.features:
+        if name in table.categories:
+            columns.append({"name": name, "categories": list(table.categories[name]), "other": -1})
+        else:
+            columns.append({"name": name, "range": list(table.range(name) or (0.0, 1.0)), "empty": "NaN"})
+        columns[-1]["gaps"] = table.gap(name)
+    output: dict[str, Any] = {"labels": list(table.labels)}
+    if table.target == "classification":
+        output["scores of classes"] = list(table.categories[table.labels[0]])
+    return {"columns": columns, "output": output}

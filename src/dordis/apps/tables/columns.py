@@ -1,17 +1,22 @@
-"""Columns of a table from any source: a CSV or Parquet file, a DataFrame, a mapping of arrays."""
+"""Columns of a table from any source: a CSV or Parquet file, a DataFrame, a mapping of arrays.
 
+CSV files may have any delimiter and encoding.  An error names the line and the column, never the content of a cell.
+"""
+
+import csv
+import io
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dordis.apps.tables.csv_file import read_cells
 from dordis.errors import InputError
+from dordis.privacy.scaling import Floats
 
 Texts = npt.NDArray[Any]
 """Cells of a column as texts; None where a cell is empty."""
@@ -177,3 +182,186 @@ def _read_parquet(path: Path) -> Any:
         raise InputError(f"there is no file {path}") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
+
+
+Lines = list[tuple[int, list[str]]]
+"""Rows of a file: the number of a row's last line in the file, and its cells; blank lines are left out."""
+_DELIMITERS = (",", ";", "\t", "|")
+_HEADER_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, eq=False)
+class CsvColumns:
+    """Columns of numbers of a file in which each row is one client: their names, and the values (clients, columns)."""
+
+    names: tuple[str, ...]
+    values: Floats = field(repr=False)
+    rows: tuple[int, ...] = field(repr=False)
+    """The row number of each client in the file, from 1; skipped rows are counted too."""
+    skipped: int = 0
+    """Rows that were left out because a value was missing, or was no finite number."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """The cells of a CSV file, with the names of the columns."""
+
+    path: Path
+    names: tuple[str, ...]
+    lines: Lines = field(repr=False)
+    delimiter: str = ","
+
+    def numbers(self, names: Sequence[str]) -> Floats:
+        """Return the named columns as numbers, (rows, columns); raise InputError if a cell is no finite number."""
+        return self.at(_places(self.path, self.names, names))
+
+    def at(self, places: Sequence[int]) -> Floats:
+        """Return the columns with these indices as numbers, (rows, columns); raise InputError as `numbers` does."""
+        return np.array([[_cell(self.path, line, self.names[i], row[i]) for i in places] for line, row in self.lines])
+
+    def texts(self, name: str) -> list[str]:
+        """Return the cells of a column as texts, without surrounding white space."""
+        (place,) = _places(self.path, self.names, [name])
+        return [row[place].strip() for _, row in self.lines]
+
+
+def read_cells(path: Path) -> Cells:
+    """Read a CSV file; a first line that is not all numbers is the header.
+
+    Without a header, columns are named by their one-based number.
+    """
+    delimiter, lines = _read_lines(path)
+    first = lines[0][1]
+    headed = any(_number(cell) is None for cell in first)
+    names = [cell.strip() for cell in first] if headed else [str(i) for i in range(1, len(first) + 1)]
+    lines = lines[1:] if headed else lines
+    if not lines:
+        raise InputError(f"{path} has a header and no rows")
+    _check_lengths(path, lines, len(names))
+    return Cells(path, tuple(names), lines, delimiter)
+
+
+def read_columns(path: Path, wanted: Sequence[str] | None = None, *, skip_invalid: bool = False) -> CsvColumns:
+    """Read columns of numbers, all if `wanted` is None.
+
+    Raise InputError if a cell is no finite number, or, with `skip_invalid`, leave out its row.
+    """
+    cells = read_cells(path)
+    places = _places(path, cells.names, wanted)
+    numbered = list(enumerate(cells.lines, start=1))
+    if skip_invalid:
+        numbered = [(row, line) for row, line in numbered if all(_is_finite(line[1][i]) for i in places)]
+        if not numbered:
+            raise InputError(f"no row of {path} has finite numbers in all chosen columns")
+    kept = replace(cells, lines=[line for _, line in numbered])
+    names, rows = tuple(cells.names[i] for i in places), tuple(row for row, _ in numbered)
+    return CsvColumns(names, kept.at(places), rows, len(cells.lines) - len(rows))
+
+
+def read_header(path: Path) -> tuple[str, ...]:
+    """Return the column names of a CSV or Parquet file from its header; rows are not parsed."""
+    if path.suffix.lower() == ".parquet":
+        return _parquet_header(path)
+    text = _decode(path, _read_bytes(path, _HEADER_BYTES))
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    names = next(csv.reader([first], delimiter=find_delimiter(first)), [])
+    if not names:
+        raise InputError(f"{path} is empty: its first line must have the names of the columns")
+    if all(_number(name) is not None for name in names):
+        raise InputError(f"the first line of {path} holds numbers: put a line with the names of the columns before it")
+    return tuple(name.strip() for name in names)
+
+
+def find_delimiter(header: str) -> str:
+    """Return the delimiter that occurs most often in a header, a comma if there is none.
+
+    >>> find_delimiter("age;weight, in kg;height"), find_delimiter("age")
+    (';', ',')
+    """
+    return max(_DELIMITERS, key=header.count)
+
+
+def _read_lines(path: Path) -> tuple[str, Lines]:
+    text = _decode(path, _read_bytes(path))
+    delimiter = find_delimiter(next((line for line in text.splitlines() if line.strip()), ""))
+    try:
+        reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
+        lines = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+    except csv.Error:
+        raise InputError(f"{path} is not a CSV file: a quotation mark is not closed, or a line is too long") from None
+    if not lines:
+        raise InputError(f"{path} has no rows")
+    return delimiter, lines
+
+
+def _read_bytes(path: Path, most: int = -1) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(most)
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}") from None
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _decode(path: Path, data: bytes) -> str:
+    """Return bytes as text: UTF-8, UTF-16 with a byte order mark, or else Windows-1252, as in old spreadsheets."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16", errors="replace")
+    if b"\0" in data:
+        raise InputError(f"{path} is not a text file: export it as CSV")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if error.end >= len(data) - 3 and len(data) == _HEADER_BYTES:  # a character was cut in the middle
+            return data[: error.start].decode("utf-8-sig")
+        return data.decode("cp1252", errors="replace")
+
+
+def _parquet_header(path: Path) -> tuple[str, ...]:
+    try:
+        from pyarrow import parquet  # type: ignore[import-untyped,unused-ignore]
+    except ModuleNotFoundError:
+        raise InputError(f"{path}: Parquet needs pyarrow: pip install pyarrow") from None
+    try:
+        return tuple(parquet.read_schema(path).names)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
+
+
+def _check_lengths(path: Path, lines: Lines, width: int) -> None:
+    for line, row in lines:
+        if len(row) != width:
+            raise InputError(f"line {line} of {path} has {len(row)} cells, the first line has {width}")
+
+
+def _places(path: Path, names: Sequence[str], wanted: Sequence[str] | None) -> list[int]:
+    """Return the indices of the wanted columns; raise if a name is missing or ambiguous."""
+    if wanted is None:
+        return list(range(len(names)))
+    held = Counter(names)
+    for name in wanted:
+        if held[name] != 1:
+            many = "no column" if not held[name] else "several columns"
+            raise InputError(f"{path} has {many} '{name}': its columns are {', '.join(names)}")
+    return [names.index(name) for name in wanted]
+
+
+def _cell(path: Path, line: int, name: str, text: str) -> float:
+    number = _number(text)
+    if number is None or not math.isfinite(number):
+        advice = "correct it, choose other columns, or skip such rows (--skip-invalid)"
+        raise InputError(f"line {line}, column '{name}' of {path} is not a finite number: {advice}")
+    return number
+
+
+def _is_finite(text: str) -> bool:
+    number = _number(text)
+    return number is not None and math.isfinite(number)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

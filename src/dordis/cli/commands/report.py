@@ -34,7 +34,7 @@ def report(
     import webbrowser
 
     from dordis.records.run_records import MANIFEST
-    from dordis.report.files import write_overview, write_report
+    from dordis.report.page import write_overview, write_report
 
     if output is not None and output.suffix == ".html":
         raise InputError(f"--output takes a directory, into which report.html is written, not the file {output}")

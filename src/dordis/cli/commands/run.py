@@ -304,7 +304,7 @@ def print_outcome(under_way: "Run", result: "RunOutcome", as_json: bool, *, quie
     """Write the report of a run and print its outcome; exit with OVER_BUDGET if it spent more than its budget."""
     from dordis.cli.run_display import summary_table
     from dordis.report.facts import read_facts
-    from dordis.report.files import write_report
+    from dordis.report.page import write_report
 
     path = under_way.records.path
     (facts,), report = read_facts([path]), write_report([path])

@@ -1,4 +1,4 @@
-"""Verify a run, a receipt or an audit archive, offline and without trust in the server."""
+"""Evidence of a run: verify it offline without trust in the server, explain a receipt, export all for an auditor."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dordis.cli.options import Authority, Json, RegistryFile, finished_runs
-from dordis.cli.output import facts_table, finite, print_result
+from dordis.cli.output import facts_table, finite, print_result, show_progress
 from dordis.errors import InputError
 
 if TYPE_CHECKING:
@@ -154,3 +154,46 @@ def _print_receipt(verified: "VerifiedReceipt", as_json: bool) -> None:
     }
     words = "the epsilon in it is the server's word: verify the run, which has the ledger"
     print_result(as_json, fields, facts_table(rows, "the receipt agrees with itself"), words)
+
+
+def explain(
+    path: Annotated[Path, typer.Argument(metavar="RECEIPT", help="A receipt: RUN/receipts/000000.json.")],
+    registry: RegistryFile = None,
+    authority: Authority = None,
+    as_json: Json = False,
+) -> None:
+    """Verify a receipt, and explain in words what it proves."""
+    from dordis.ledger.verification import verify_receipt
+    from dordis.report.audit import explain_receipt
+
+    known = read_registry(registry, authority)
+    verified = verify_receipt(read_receipt(path), None if known is None else known.signing_keys())
+    lines = explain_receipt(verified, has_registry=known is not None)
+    print_result(as_json, {"receipt": str(path), "explanation": lines}, *lines)
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run.", autocompletion=finished_runs)],
+    archive: Annotated[Path, typer.Argument(metavar="AUDIT.zip", help="The file to write.")],
+    as_json: Json = False,
+) -> None:
+    """Write all evidence of a run as one file for an auditor.
+
+    It has the privacy statement, settings, ledger, receipts, versions, and a page that says what to check, how, and
+    what that proves. It has no model, no data and no secret.
+    """
+    from dordis.report.audit import write_archive
+
+    if archive.suffix != ".zip":
+        raise InputError(f"an audit archive must end with .zip: name it {archive.name}.zip, not {archive.name}")
+    with show_progress("verifying the run"):
+        digest = write_archive(run, archive)
+    print_result(
+        as_json,
+        {"archive": str(archive), "sha256": digest},
+        str(archive),
+        f"sha256 {digest}: publish it, or send it to the auditor separately from the archive",
+    )
+
+
+TOP_LEVEL = (verify, explain, export)

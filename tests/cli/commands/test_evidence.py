@@ -1,4 +1,4 @@
-"""`dordis verify`: what it prints, and what it refuses in one line; docs/evidence.md shows its commands."""
+"""`dordis verify`, `explain` and `export`: what they print and refuse; docs/evidence.md shows their commands."""
 
 import json
 import shutil
@@ -67,3 +67,43 @@ def test_a_signed_registry_needs_the_certificate_of_its_authority(run, tmp_path)
         "verify", run, "--registry", folder / "registry.json", "--authority", folder / "authority" / "ca.pem"
     )
     assert "names another registry" in other.stderr
+
+
+def test_a_receipt_is_explained(tmp_path):
+    registry_of(job_of()).save(tmp_path / REGISTRY)
+    said = dordis("explain", finished()[0] / RECEIPTS / "000001.json", "--registry", tmp_path / REGISTRY).stdout
+    assert "index 1" in said
+    assert "signatures were verified" in said
+    assert "Not proved by this receipt" in said
+
+
+def test_an_altered_receipt_is_refused(tmp_path):
+    data = (finished()[0] / RECEIPTS / "000001.json").read_bytes()
+    (tmp_path / "000001.json").write_bytes(data.replace(b'"clients":[1,', b'"clients":[0,'))
+    assert "names other clients" in dordis("explain", tmp_path / "000001.json").stderr
+    assert "cannot read the receipt" in dordis("explain", tmp_path / "absent.json").stderr
+
+
+def test_an_exported_archive_verifies_anywhere_and_an_altered_one_does_not(tmp_path):
+    told = json.loads(dordis("export", finished()[0], tmp_path / "audit.zip", "--json").stdout)
+    assert len(told["sha256"]) == 64
+    registry_of(job_of()).save(tmp_path / REGISTRY)
+    assert dordis("verify", tmp_path / "audit.zip", "--registry", tmp_path / REGISTRY).returncode == 0
+    data = bytearray((tmp_path / "audit.zip").read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "audit.zip").write_bytes(data)
+    refused = dordis("verify", tmp_path / "audit.zip")
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1
+
+
+def test_a_damaged_run_is_not_exported(tmp_path):
+    damaged = Path(shutil.copytree(finished()[0], tmp_path / "run"))
+    (damaged / LEDGER).write_bytes((damaged / LEDGER).read_bytes()[:-100])
+    assert dordis("export", damaged, tmp_path / "audit.zip").returncode == 2
+    assert not (tmp_path / "audit.zip").exists()
+
+
+def test_an_export_names_what_is_missing(tmp_path):
+    assert "there is no run at" in dordis("export", tmp_path / "absent", tmp_path / "audit.zip").stderr
+    assert "end with .zip" in dordis("export", tmp_path / "absent", tmp_path / "audit").stderr

@@ -64,7 +64,7 @@ def test_a_check_shows_what_became_of_trainings(folder):
 
 @pytest.mark.parametrize("options", [["--check"], ["-c", "deployment.train_seconds=1"]], ids=["check", "join"])
 def test_a_client_that_cannot_train_does_not_join(folder, options):
-    done = join(folder, "--app", "tests.cli.commands.test_join:Failing", *options)
+    done = join(folder, "--app", "tests.cli.commands.test_participants:Failing", *options)
     assert done.returncode != 0
     assert "this client cannot join" in done.stderr
     assert "OSError: the disk is gone" in done.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dordis.cli.commands.mean import mean, round_to_noise
+from dordis.cli.commands.statistics import mean, round_to_noise
 from dordis.errors import InputError
 from dordis.ledger.ledger import verify_ledger
 from tests.cli.in_process import dordis

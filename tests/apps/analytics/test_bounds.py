@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import dordis
-from dordis.apps.analytics.bounds import WIDTH, bin_shares
-from dordis.apps.analytics.ranges import find_ranges
+from dordis.apps.analytics.bounds import WIDTH, bin_shares, find_ranges
 from dordis.errors import BudgetExceeded, InputError
 from dordis.ledger.ledger import Ledger
 

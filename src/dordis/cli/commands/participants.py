@@ -1,4 +1,4 @@
-"""Run a client, which takes part in the rounds of a server."""
+"""Run a client, which takes part in the rounds of a server, or a helper, which opens the sums of assisted rounds."""
 
 import asyncio
 import json
@@ -20,15 +20,25 @@ if TYPE_CHECKING:
     from dordis.network.visitor import Visitor
     from dordis.owner.directory import ClientStatus
 
+
 log = logging.getLogger("dordis.network")
 
 
+ServerUrl = Annotated[str, typer.Argument(metavar="URL", help="The server: https://host:port.")]
+SignedRegistry = Annotated[
+    Path | None, typer.Option(help="The registry that the authority signed; beside the key file if not given.")
+]
+Trusted = Annotated[
+    Path | None,
+    typer.Option(help="PEM file of the authorities of a load balancer's certificate; the federation's if not given."),
+]
+Follow = Annotated[bool, typer.Option("--follow", help="Stay for the next run of the server when a run is over.")]
+
+
 def join(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The server: https://host:port.")],
+    url: ServerUrl,
     identity: Annotated[Path, typer.Option(help="The client's key file; its certificate is beside it.")],
-    registry: Annotated[
-        Path | None, typer.Option(help="The registry that the authority signed; beside the key file if not given.")
-    ] = None,
+    registry: SignedRegistry = None,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -47,12 +57,7 @@ def join(
         float | None,
         typer.Option(min=0, help="The owner's epsilon over all runs and servers; privacy.epsilon if not given."),
     ] = None,
-    trusted: Annotated[
-        Path | None,
-        typer.Option(
-            help="PEM file of the authorities of a load balancer's certificate; the federation's if not given."
-        ),
-    ] = None,
+    trusted: Trusted = None,
     check: Annotated[
         bool,
         typer.Option("--check", help="Read the data, show what was found, time the training; send nothing."),
@@ -64,9 +69,7 @@ def join(
             help="Do not reconnect when the connection breaks; in assisted rounds, leave after one contribution.",
         ),
     ] = False,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Stay for the next run of the server when a run is over.")
-    ] = False,
+    follow: Follow = False,
     quiet: Quiet = False,
     as_json: JsonLines = False,
     log_format: LogLines = LogFormat.TEXT,
@@ -176,3 +179,51 @@ def print_check(found: "ClientCheck", agreed: float | None, status: "ClientStatu
     else:
         print(f"deployment.train_seconds = {agreed:g} is enough")
     print("nothing was sent")
+
+
+def assist(
+    url: ServerUrl,
+    identity: Annotated[Path, typer.Option(help="The helper's key file; its certificate is beside it.")],
+    registry: SignedRegistry = None,
+    policy: Annotated[
+        Path | None, typer.Option(help="A TOML file with the rounds that this helper serves in; all if not given.")
+    ] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="The helper's state; NAME.state beside the key file if not given.")
+    ] = None,
+    beacon: Annotated[
+        Path | None, typer.Option(help="The file of public randomness, for runs whose clients it selects.")
+    ] = None,
+    trusted: Trusted = None,
+    follow: Follow = False,
+    quiet: Quiet = False,
+    as_json: JsonLines = False,
+    log_format: LogLines = LogFormat.TEXT,
+) -> None:
+    """Help to open the sums of assisted rounds.
+
+    A helper sees no update and needs no data. But more than f helpers (protocol.options.faulty) that collude with the
+    server could see single updates: run a helper where the server's operator has no access.
+    """
+    from dordis.network.deadlines import compile_kernels
+    from dordis.network.helper_setup import create_assistant
+    from dordis.network.log_lines import set_up_logging
+    from dordis.owner.directory import default_state
+
+    set_up_logging(
+        quiet=quiet, as_json=as_json or log_format is LogFormat.JSON, stream=sys.stdout if as_json else sys.stderr
+    )
+    folder = default_state(identity) if state is None else state
+    known = identity.with_name("registry.json") if registry is None else registry
+    assistant = create_assistant(url, identity, known, folder, policy, trusted, mutual=True, beacon=beacon)
+    compile_kernels()
+    try:
+        ended = asyncio.run(stay_until_stopped(assistant, once=False, follow=follow))
+    except KeyboardInterrupt:
+        print("interrupted: the helper has left; the same command continues", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    if not ended:
+        print("stopped: the helper has left; the same command continues", file=sys.stderr)
+
+
+TOP_LEVEL = (join, assist)
