@@ -37,6 +37,7 @@ def summed(norms, bound, bit, seed=None):
 
 @pytest.mark.parametrize("target", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("start", [0.05, 20.0])
+@pytest.mark.slow
 def test_without_noise_the_bound_converges_to_the_quantile(target, start):
     bit, bound, quantile = planned_bit(10, Fraction(1)), start, Quantile(target)
     for _ in range(200):

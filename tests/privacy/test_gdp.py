@@ -290,6 +290,7 @@ def test_delta_and_epsilon_are_those_of_dp_accounting(multiplier: float) -> None
 
 @settings(deadline=None, max_examples=150)
 @given(thetas, deltas)
+@pytest.mark.slow
 def test_epsilon_is_never_below_the_exact_one_and_close_to_it(theta: float, delta: float) -> None:
     epsilon = gdp.epsilon(theta * theta, delta)
     exact = exact_delta(epsilon, theta * theta)

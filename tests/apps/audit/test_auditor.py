@@ -211,6 +211,7 @@ def design():
     return toy_design(300, protocol=PLAINTEXT)
 
 
+@pytest.mark.slow
 def test_no_noise_at_all_shows_all_that_can_be_shown(design, faulty):
     faulty(never_added)
     seen = audit(design, protocol=PLAINTEXT, entropy=entropy_of(2))

@@ -105,6 +105,7 @@ def change(client: RecordLearner, parameters: np.ndarray, out: int) -> int:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.slow
 def test_a_thirteenth_record_changes_the_sum_by_at_most_the_clip() -> None:
     rng = np.random.default_rng(0)
     for case in range(CASES):

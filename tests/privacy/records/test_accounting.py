@@ -100,6 +100,7 @@ def _composed(loss: Loss, events: int, delta: float, step: float) -> float:
     ("p", "z", "events", "delta"),
     [*SETTINGS[:1], *(pytest.param(*setting, marks=pytest.mark.slow) for setting in SETTINGS[1:])],
 )
+@pytest.mark.slow
 def test_epsilon_agrees_with_a_direct_composition(p: float, z: float, events: int, delta: float) -> None:
     plan = SampledEvents(sampling_word(p), 1 / z**2, events)
     direct = directly_composed(1 / z, [1 - p, p], events, delta)
@@ -118,6 +119,7 @@ def test_multipliers_are_those_of_the_specification(
 
 
 @pytest.mark.parametrize("clients", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_person_at_several_clients_has_the_epsilon_of_the_mixture(clients: int) -> None:
     p, plan = 0.05, SampledEvents(sampling_word(0.05), 1 / 1.06**2, 400)
     weights = [math.comb(clients, i) * p**i * (1 - p) ** (clients - i) for i in range(clients + 1)]

@@ -126,6 +126,7 @@ def test_a_refusal_of_sums_beyond_32_bits_is_caught() -> None:
     assert changed(most, lambda total: total) <= sensitivity(s_c, dim)
 
 
+@pytest.mark.slow
 def test_rounding_drawn_again_by_the_norm_is_caught() -> None:
     """Mutant: if the dither is drawn again until the whole sum is short, neighbouring sums get different dithers."""
     rng, dim, shift = np.random.default_rng(2), 16384, 27  # coarse: rounding matters
