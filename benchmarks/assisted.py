@@ -30,7 +30,7 @@ from dordis.protocols.distributed_noise import ChunkOutput, NoisyInput, PrivateS
 from dordis.protocols.parameters import MALICIOUS, RUN_BYTES, common_part, complete
 from dordis.protocols.summing import Roster, SigningKeys
 from dordis.rounds.arrivals import Arrival, Arrivals, ArrivalStore
-from dordis.rounds.gate import PrivacyGate
+from dordis.rounds.privacy_gate import PrivacyGate
 from dordis.simulation.exchange import LocalExchange
 from reproduce.costs import BITS, VARIANCE
 from reproduce.network import NoReplay

@@ -16,8 +16,8 @@ from dordis.privacy.projection import AUTO, OFF
 from dordis.privacy.setting import Setting
 from dordis.privacy.strategies import XNoise
 from dordis.protocol import ClientId, Message
-from dordis.protocols.distributed_dp import DistributedDP
 from dordis.protocols.distributed_noise import NoisyInput, PrivateServer
+from dordis.protocols.encoded_sums import DistributedDP
 from dordis.protocols.parameters import RUN_BYTES, SEMI_HONEST, Parameters
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import CollectInput

@@ -5,7 +5,7 @@ import numpy as np
 
 from dordis.pipeline.executor import execute_async
 from dordis.protocol import ClientId
-from dordis.protocols.distributed_dp import DistributedDP
+from dordis.protocols.encoded_sums import DistributedDP
 from dordis.simulation.exchange import LocalExchange
 from dordis.simulation.virtual_devices import (
     WORKERS,

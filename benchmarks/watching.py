@@ -21,7 +21,7 @@ from dordis.ledger.verification import verify_run
 from dordis.network.authentication import Authenticator, utc_now
 from dordis.network.deadlines import AdaptiveDeadlines
 from dordis.network.server import Server
-from dordis.protocols.distributed_dp import Aggregate
+from dordis.protocols.encoded_sums import Aggregate
 from dordis.records import run_records
 from dordis.report.live import LiveRun
 from dordis.report.live_server import LivePage

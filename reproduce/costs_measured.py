@@ -22,8 +22,8 @@ from dordis.protocol import ClientId, Message, Step
 from dordis.protocol_driver import advance
 from dordis.protocols.cohort import CohortParameters, agree_on
 from dordis.protocols.delivery import DeliveryClient, Dispatch, Store
-from dordis.protocols.distributed_dp import DistributedDP, encoding_of
 from dordis.protocols.distributed_noise import NoisyInput
+from dordis.protocols.encoded_sums import DistributedDP, encoding_of
 from dordis.protocols.parameters import RUN_BYTES
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import CollectInput

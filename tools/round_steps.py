@@ -6,7 +6,7 @@ from typing import cast
 
 from dordis.pipeline.stages import group_stages, step_name
 from dordis.protocol import Message, Resource, Step
-from dordis.protocols.distributed_dp import DistributedDP
+from dordis.protocols.encoded_sums import DistributedDP
 from dordis.protocols.secagg import SECAGG, SecAggServer
 from dordis.rounds.engine import RoundServer
 from dordis.rounds.invitation import Invitation, InvitationServer

@@ -5,7 +5,7 @@ from typing import Self
 import numpy as np
 
 from dordis.privacy.scaling import Floats
-from dordis.protocols.distributed_dp import Aggregate
+from dordis.protocols.encoded_sums import Aggregate
 from dordis.rounds.app import AppClient, AppServer, RoundInfo, Task
 from dordis.rounds.model import Numbers
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from dordis.protocol import Step
-from dordis.protocols.distributed_dp import DistributedDP
+from dordis.protocols.encoded_sums import DistributedDP
 from dordis.protocols.secagg import SecAggServer
 from dordis.rounds.engine import RoundServer
 from reproduce.costs_measured import SmallRound

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     )
     from dordis.library import RunResult, load, run, train
     from dordis.privacy.skellam_noise import noise
-    from dordis.protocols.distributed_dp import Aggregate
+    from dordis.protocols.encoded_sums import Aggregate
     from dordis.rounds.app import AppClient, AppServer, RoundInfo
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "Aggregate": "dordis.protocols.distributed_dp",
+    "Aggregate": "dordis.protocols.encoded_sums",
     "AppClient": "dordis.rounds.app",
     "AppServer": "dordis.rounds.app",
     "BudgetExceeded": "dordis.errors",

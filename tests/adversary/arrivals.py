@@ -8,12 +8,12 @@ import numpy as np
 from dordis.errors import InputError
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import ClientId, MemoryJournal, Message, OpenCall, Replies, Requests
-from dordis.protocols.distributed_dp import encoding_of
+from dordis.protocols.encoded_sums import encoding_of
 from dordis.protocols.parameters import SEMI_HONEST, common_part, complete
 from dordis.protocols.summing import Roster
 from dordis.rounds.arrivals import Arrivals, ArrivalStore
-from dordis.rounds.gate import PrivacyGate
 from dordis.rounds.invitation import Train
+from dordis.rounds.privacy_gate import PrivacyGate
 from dordis.selection.selection import OpenArrival
 from tests.adversary import names
 from tests.adversary.attack import Attack, attack

@@ -9,7 +9,7 @@ from dordis.kernels.packing import pack
 from dordis.privacy.encoding import Grid
 from dordis.privacy.mechanisms.baselines import NoMechanism
 from dordis.protocols.delivery import Dispatch, Store
-from dordis.protocols.distributed_dp import encoding_of
+from dordis.protocols.encoded_sums import encoding_of
 from tests.adversary import names
 from tests.adversary.attack import attack
 from tests.adversary.participants import COMPLETE, IDS, honest_receiver

@@ -7,7 +7,7 @@ import numpy as np
 from dordis.owner.owner import Owner
 from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.protocol import ClientId, Message
-from dordis.protocols.distributed_dp import DistributedDP
+from dordis.protocols.encoded_sums import DistributedDP
 from dordis.protocols.secagg import SecAggServer
 from dordis.protocols.secagg.messages import Advertisement, DeliverShares, Unmask
 from dordis.rounds.engine import RoundServer

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dordis.privacy.scaling import Floats
 from dordis.protocol import MemoryJournal
-from dordis.protocols.distributed_dp import encoding_of
+from dordis.protocols.encoded_sums import encoding_of
 from dordis.protocols.limits import FEW_PIECES
 from dordis.protocols.secagg import SECAGG
 from dordis.protocols.secagg.messages import AdvertiseKeys

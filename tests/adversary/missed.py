@@ -10,7 +10,7 @@ from dordis.kernels.packing import pack
 from dordis.privacy.scaling import Floats
 from dordis.protocol import MemoryJournal
 from dordis.protocols.delivery import Dispatch
-from dordis.protocols.distributed_dp import Aggregate
+from dordis.protocols.encoded_sums import Aggregate
 from dordis.protocols.limits import MOST_REPLAYS
 from dordis.rounds.app import RoundInfo
 from dordis.rounds.catch_up import missed_sum

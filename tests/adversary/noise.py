@@ -8,7 +8,7 @@ from dordis.kernels.packing import pack, unpack
 from dordis.privacy import scaling
 from dordis.privacy.encoding import Grid
 from dordis.privacy.mechanisms.distributed_skellam import DSkellam
-from dordis.protocols.distributed_dp import encoding_of
+from dordis.protocols.encoded_sums import encoding_of
 from dordis.protocols.secagg import masking
 from dordis.protocols.secagg.messages import CollectInput, MaskedInput, Unmask
 from tests.adversary import names

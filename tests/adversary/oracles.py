@@ -14,7 +14,7 @@ from dordis.network.timed_training import TimedTraining
 from dordis.privacy.scaling import Floats
 from dordis.protocol import MemoryJournal, Message
 from dordis.protocols.delivery import Dispatch, Store
-from dordis.protocols.distributed_dp import Aggregate
+from dordis.protocols.encoded_sums import Aggregate
 from dordis.protocols.limits import LARGEST_WEIGHT
 from dordis.protocols.secagg.messages import AdvertiseKeys
 from dordis.rounds.app import AppForm, RoundInfo

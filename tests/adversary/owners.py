@@ -19,7 +19,7 @@ from dordis.privacy.records.encoding import RecordEncoding
 from dordis.privacy.records.encoding import sensitivity as record_sensitivity
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols.costs import round_cost
-from dordis.protocols.distributed_dp import encoding_of
+from dordis.protocols.encoded_sums import encoding_of
 from dordis.protocols.parameters import SEMI_HONEST, Encoding
 from dordis.rounds.app import RoundInfo
 from dordis.rounds.invitation import SendModel

@@ -27,8 +27,8 @@ from dordis.privacy.scaling import Floats
 from dordis.protocol import ClientId, Journal
 from dordis.protocols.cohort import agree_on
 from dordis.protocols.delivery import DeliveryClient
-from dordis.protocols.distributed_dp import DistributedDP, encoding_of
 from dordis.protocols.distributed_noise import NoisyInput
+from dordis.protocols.encoded_sums import DistributedDP, encoding_of
 from dordis.protocols.parameters import MALICIOUS, Parameters, table_hash
 from dordis.protocols.secagg import SECAGG_PLUS, SecAggClient
 from dordis.protocols.secagg.state import SecAggState

@@ -13,7 +13,7 @@ from dordis.privacy import scaling
 from dordis.privacy.encoding import PROJECTION, SEED_BYTES, Grid, centre, draw_signs
 from dordis.privacy.mechanisms.baselines import CentralGaussian
 from dordis.privacy.mechanisms.distributed_skellam import DSkellam
-from dordis.protocols.distributed_dp import encoding_of
+from dordis.protocols.encoded_sums import encoding_of
 from dordis.protocols.parameters import Projection
 from tests.adversary import names
 from tests.adversary.attack import Attack, attack

@@ -6,7 +6,7 @@ from itertools import combinations
 from dordis.crypto import sharing
 from dordis.privacy.further_releases import FurtherRelease
 from dordis.protocol import ClientId, MemoryJournal
-from dordis.protocols.distributed_dp import encoding_of
+from dordis.protocols.encoded_sums import encoding_of
 from dordis.protocols.limits import MOST_CLIENTS
 from dordis.protocols.parameters import SEMI_HONEST, Parameters
 from dordis.protocols.secagg.masking import split

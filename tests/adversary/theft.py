@@ -2,8 +2,8 @@
 
 import pytest
 
-from dordis.protocols.distributed_dp import DistributedDP
-from dordis.rounds.gate import PrivacyGate
+from dordis.protocols.encoded_sums import DistributedDP
+from dordis.rounds.privacy_gate import PrivacyGate
 
 
 class Stolen(Exception):

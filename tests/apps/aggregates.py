@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dordis.protocols.distributed_dp import Aggregate
+from dordis.protocols.encoded_sums import Aggregate
 
 
 def summed(vectors) -> Aggregate:

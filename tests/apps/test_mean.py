@@ -5,7 +5,7 @@ import pytest
 
 from dordis.apps.mean import Client, Server, Settings, clip_to_norm
 from dordis.errors import InputError
-from dordis.protocols.distributed_dp import Aggregate
+from dordis.protocols.encoded_sums import Aggregate
 from dordis.rounds.app import Task
 from tests.apps.aggregates import summed
 

@@ -31,7 +31,7 @@ from dordis.privacy.mechanisms.distributed_skellam import DSkellam
 from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols.cohort import CohortParameters, agree_on
-from dordis.protocols.distributed_dp import encoding_of
+from dordis.protocols.encoded_sums import encoding_of
 from tests.ledger.charged_rounds import DELTA, DIM, forge, new_ledger
 from tests.protocols.rounds import Round, random_inputs
 from tests.runs.cohorts import RUN

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dordis import wire
-from dordis.ledger.evidence import check_evidence
+from dordis.ledger.consistency import check_evidence
 from dordis.ledger.ledger import LedgerSummary
 from dordis.records.run_records import RECEIPTS, StoredRun, load_run
 from dordis.runs.job import prepare

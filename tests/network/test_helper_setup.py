@@ -17,6 +17,7 @@ from dordis.errors import (
     ProtocolError,
 )
 from dordis.network.client_transfers import Address
+from dordis.network.helper_directory import BoxJournal, FileHelperStore, ServedRounds
 from dordis.network.helper_setup import (
     Assistant,
     JournaledHelper,
@@ -26,7 +27,6 @@ from dordis.network.helper_setup import (
     read_policy,
     run_selection,
 )
-from dordis.network.helper_state import BoxJournal, FileHelperStore, ServedRounds
 from dordis.protocol import ClientId
 from dordis.protocols.assisted.helper import KEYS_AHEAD, AssistedHelper, HelperPolicy
 from dordis.protocols.assisted.messages import AgreeOnSurvivors, Entry, Introduce, OpenBoxes

@@ -26,8 +26,8 @@ from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
 from dordis.protocols.secagg import SECAGG_PLUS
 from dordis.protocols.secagg.messages import AdvertiseKeys
 from dordis.protocols.sparse_graph import least_quorum, least_threshold
-from dordis.rounds.gate import PrivacyGate
 from dordis.rounds.invitation import Train
+from dordis.rounds.privacy_gate import PrivacyGate
 from dordis.selection.balanced import BalancedSelection
 from dordis.selection.beacon import SeedBeacon
 from dordis.selection.vrf import VrfSelection

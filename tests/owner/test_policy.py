@@ -19,7 +19,7 @@ from dordis.privacy.mechanisms.distributed_discrete_gaussian import DDGauss
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import ClientId
 from dordis.protocols.cohort import agree_on
-from dordis.protocols.distributed_dp import encoding_of
+from dordis.protocols.encoded_sums import encoding_of
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST, Encoding
 from dordis.rounds.invitation import check_pieces
 from dordis.rounds.terms import Terms

@@ -14,8 +14,8 @@ from dordis.errors import DordisError
 from dordis.privacy.encoding import chunk_ends
 from dordis.privacy.mechanisms.distributed_skellam import DSkellam
 from dordis.protocols import cohort, plaintext
-from dordis.protocols.distributed_dp import encoding_of
 from dordis.protocols.distributed_noise import ChunkOutput, NoisyInput, PrivateServer
+from dordis.protocols.encoded_sums import encoding_of
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.simulation.exchange import LocalExchange

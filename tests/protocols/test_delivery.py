@@ -18,8 +18,8 @@ from dordis.protocols.delivery import (
     Store,
     Stored,
 )
-from dordis.protocols.distributed_dp import DistributedDP, encoding_of
 from dordis.protocols.distributed_noise import ChunkOutput
+from dordis.protocols.encoded_sums import DistributedDP, encoding_of
 from dordis.simulation.exchange import LocalExchange
 
 DIM, BLOCK, BITS = 50, 8, 20

@@ -29,7 +29,7 @@ from dordis.records import run_records
 from dordis.records.run_records import LEDGER
 from dordis.report.page import write_report
 from dordis.rounds.arrivals import Arrival, ArrivalStore
-from dordis.rounds.gate import PrivacyGate
+from dordis.rounds.privacy_gate import PrivacyGate
 from dordis.runs.job import require_cohort
 from dordis.selection.balanced import EveryClient
 from dordis.simulation.exchange import LocalExchange

@@ -14,13 +14,13 @@ from dordis.privacy.setting import Setting
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols import parameters as rules
 from dordis.protocols.costs import round_cost
-from dordis.protocols.distributed_dp import DistributedDP, mechanism_of
 from dordis.protocols.distributed_noise import ChunkOutput
+from dordis.protocols.encoded_sums import DistributedDP, mechanism_of
 from dordis.protocols.parameters import MALICIOUS, Projection
 from dordis.protocols.sparse_graph import least_quorum, least_threshold
 from tests.privacy.clipping_bits import plan_bit
 from tests.protocols.rounds import agree_on_plan as agree_on
-from tests.protocols.test_distributed_dp import entropy, lost, play, zeros
+from tests.protocols.test_encoded_sums import entropy, lost, play, zeros
 
 N, THRESHOLD, T, COLLUDERS = 16, 12, 4, 2
 BUCKETS = 131_072

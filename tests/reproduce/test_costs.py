@@ -1,7 +1,7 @@
 """What steps cost: the steps are the protocol's, a shape counts what the noise plan says, chunks are padded as said."""
 
 from dordis.protocol import Resource
-from dordis.protocols.distributed_dp import DistributedDP
+from dordis.protocols.encoded_sums import DistributedDP
 from dordis.protocols.secagg import SecAggServer
 from dordis.rounds.engine import RoundServer
 from reproduce.costs import CHUNK_STEPS, CLIENT, RELEASE, SETUP_STEPS, Costs, Shape

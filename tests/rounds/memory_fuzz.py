@@ -19,7 +19,7 @@ from dordis.privacy.mechanisms.distributed_skellam import DSkellam
 from dordis.privacy.quantising import quantise
 from dordis.protocol import MemoryJournal, Message
 from dordis.protocols.delivery import Dispatch
-from dordis.protocols.distributed_dp import encoding_of
+from dordis.protocols.encoded_sums import encoding_of
 from dordis.protocols.parameters import Projection
 from dordis.protocols.secagg.messages import AdvertiseKeys
 from dordis.rounds.invitation import Invite, SendModel, Train

@@ -18,7 +18,7 @@ from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import Message
 from dordis.protocols.cohort import agree_on
 from dordis.protocols.delivery import Dispatch, Store
-from dordis.protocols.distributed_dp import DistributedDP, encoding_of
+from dordis.protocols.encoded_sums import DistributedDP, encoding_of
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.plaintext import PLAINTEXT, Begin, Contribute, Disclose
 from dordis.protocols.summing import SummingProtocol

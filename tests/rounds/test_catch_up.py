@@ -16,7 +16,7 @@ from dordis.privacy.scaling import sensitivity
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols.cohort import agree_on
 from dordis.protocols.delivery import Dispatch
-from dordis.protocols.distributed_dp import DistributedDP, encoding_of
+from dordis.protocols.encoded_sums import DistributedDP, encoding_of
 from dordis.protocols.limits import MOST_REPLAYS
 from dordis.protocols.parameters import Parameters, extend
 from dordis.protocols.plaintext import PLAINTEXT

@@ -25,7 +25,7 @@ from dordis.owner.directory import ClientDirectory
 from dordis.privacy.further_releases import FurtherRelease, PlannedRelease
 from dordis.privacy.records.encoding import RecordEncoding
 from dordis.protocols.delivery import Dispatch, Store, Stored
-from dordis.protocols.distributed_dp import DistributedDP
+from dordis.protocols.encoded_sums import DistributedDP
 from dordis.protocols.plaintext import PLAINTEXT, Begin, Contribute, Contribution, Disclose, Joined
 from dordis.protocols.secagg import SECAGG
 from dordis.protocols.secagg.messages import CollectInput, PrepareInput

@@ -13,13 +13,13 @@ from dordis.errors import BudgetExceeded, InputError, TooManyDropouts, UnusableU
 from dordis.privacy.encoding import Grid
 from dordis.privacy.mechanisms.baselines import CentralGaussian, NoMechanism
 from dordis.protocol import Resource
-from dordis.protocols.distributed_dp import DistributedDP
+from dordis.protocols.encoded_sums import DistributedDP
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
 from dordis.protocols.plaintext import PLAINTEXT
 from dordis.protocols.secagg import SECAGG, SECAGG_PLUS
 from dordis.rounds.engine import AgreedRound, RoundServer
-from dordis.rounds.gate import PrivacyGate
 from dordis.rounds.invitation import SendModel
+from dordis.rounds.privacy_gate import PrivacyGate
 from dordis.rounds.watch import StageBegan
 from tests.privacy.clipping_bits import aggregate_below, encode_bit, planned_bit
 from tests.rounds.parties import BLOCK, DIM, IDS, MODEL, SCALE, VARIANCE, Federation, agreed, invite_to, skellam

@@ -23,8 +23,8 @@ from dordis.privacy.scaling import sensitivity
 from dordis.privacy.setting import Setting
 from dordis.privacy.skellam_noise import NoiseLaw, add_noise
 from dordis.protocols.cohort import agree_on
-from dordis.protocols.distributed_dp import DistributedDP, encoding_of
 from dordis.protocols.distributed_noise import ChunkOutput
+from dordis.protocols.encoded_sums import DistributedDP, encoding_of
 from dordis.protocols.plaintext import PLAINTEXT
 from dordis.protocols.secagg import SECAGG, masking
 from dordis.rounds.impossible_sums import (

@@ -11,7 +11,7 @@ from dordis.errors import BudgetUsedUp, RoundFailed, TooFewClients
 from dordis.ledger.ledger import verify_ledger
 from dordis.ledger.round_charge import OwnerCharge
 from dordis.rounds.engine import AgreedRound
-from dordis.rounds.gate import PrivacyGate
+from dordis.rounds.privacy_gate import PrivacyGate
 from dordis.runs.affordable import LEAST, Allowances
 from dordis.selection.balanced import BalancedSelection, EveryClient
 from dordis.selection.selection import UniformSelection

@@ -17,7 +17,7 @@ from dordis.privacy.mechanisms.distributed_skellam import DSkellam
 from dordis.privacy.setting import Setting
 from dordis.privacy.skellam_noise import NoiseLaw, add_noise, round_up_variance
 from dordis.privacy.strategies import XNoise
-from dordis.protocols.distributed_dp import mechanism_of
+from dordis.protocols.encoded_sums import mechanism_of
 from dordis.protocols.parameters import SEMI_HONEST, check_tables
 from dordis.protocols.plaintext import PLAINTEXT
 from dordis.protocols.secagg import SECAGG

@@ -36,7 +36,7 @@ from dordis.privacy.setting import Setting
 from dordis.privacy.strategies import Orig, Strategy, XNoise
 from dordis.protocol import MemoryJournal
 from dordis.protocols.costs import RoundCost, round_cost
-from dordis.protocols.distributed_dp import DistributedDP
+from dordis.protocols.encoded_sums import DistributedDP
 from dordis.protocols.secagg import SECAGG
 from dordis.rounds.app import Aggregate, AppServer, RoundInfo
 from dordis.rounds.records import Places, RecordClient

@@ -19,7 +19,7 @@ from dordis.privacy.encoding import centre
 from dordis.protocols.plaintext import PLAINTEXT
 from dordis.protocols.secagg import SECAGG
 from dordis.rounds.client import ClientRound
-from dordis.rounds.gate import PrivacyGate
+from dordis.rounds.privacy_gate import PrivacyGate
 from dordis.simulation.ideal import IdealRounds
 from dordis.simulation.one_round import single_round
 from dordis.simulation.population import LocalRounds

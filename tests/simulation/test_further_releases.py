@@ -28,8 +28,8 @@ from dordis.privacy.mechanisms.distributed_skellam import DSkellam
 from dordis.privacy.skellam_noise import SKELLAM
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols.cohort import agree_on
-from dordis.protocols.distributed_dp import DistributedDP, encoding_of
 from dordis.protocols.distributed_noise import PrivateServer
+from dordis.protocols.encoded_sums import DistributedDP, encoding_of
 from dordis.protocols.parameters import MALICIOUS
 from dordis.protocols.secagg import SecAggServer
 from dordis.report.page import write_report

@@ -8,7 +8,7 @@ import pytest
 
 from dordis.errors import RoundFailed
 from dordis.privacy.mechanisms.baselines import CentralGaussian
-from dordis.protocols.distributed_dp import DistributedDP
+from dordis.protocols.encoded_sums import DistributedDP
 from dordis.protocols.secagg import SECAGG
 from dordis.simulation import ideal
 from dordis.simulation.one_round import single_round

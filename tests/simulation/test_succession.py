@@ -15,7 +15,7 @@ from dordis.config.reading import config_to_toml
 from dordis.errors import InputError, LedgerDamaged
 from dordis.ledger import ledger
 from dordis.ledger.combine_runs import combined_epsilon
-from dordis.ledger.evidence import check_evidence
+from dordis.ledger.consistency import check_evidence
 from dordis.ledger.ledger import Ledger, verify_ledger
 from dordis.ledger.stated_epsilon import Basis
 from dordis.privacy import gdp

@@ -22,8 +22,8 @@ from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import Message, Requests
 from dordis.protocols.cohort import agree_on
 from dordis.protocols.delivery import Dispatch
-from dordis.protocols.distributed_dp import DistributedDP, encoding_of
 from dordis.protocols.distributed_noise import ChunkOutput, NoisyInput, PrivateServer
+from dordis.protocols.encoded_sums import DistributedDP, encoding_of
 from dordis.protocols.parameters import MALICIOUS, Parameters
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import (

@@ -9,7 +9,7 @@ import numpy as np
 from dordis.apps.options import ClientTable, build_once, read_rows
 from dordis.errors import InputError
 from dordis.privacy.scaling import Floats
-from dordis.protocols.distributed_dp import Aggregate
+from dordis.protocols.encoded_sums import Aggregate
 from dordis.rounds.app import AppServer, FixedClient, RoundInfo, State, Task
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dordis.errors import InputError, LedgerDamaged
 from dordis.identity.registry import Registry
-from dordis.ledger import evidence, ledger
+from dordis.ledger import consistency, ledger
 from dordis.ledger.client_spending import Account, Budget
 from dordis.ledger.stated_epsilon import StatedEpsilon, epsilon_at_delta, stated_epsilon
 from dordis.privacy import accounting, gdp
@@ -118,7 +118,7 @@ def read_part(path: Path) -> LedgerPart:
         account, _ = ledger.read_ledger(file)
         return LedgerPart(path, account, stated_epsilon(account), {})
     stored = run_records.load_run(path)
-    summary = evidence.check_evidence(stored)
+    summary = consistency.check_evidence(stored)
     if summary is None:
         raise InputError(f"the run at {path} has no epsilon, so it cannot be combined with others: leave it out")
     account, _ = ledger.read_ledger(path / LEDGER, stored.id)

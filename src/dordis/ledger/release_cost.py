@@ -26,7 +26,7 @@ from dordis.privacy.mechanisms.distributed_skellam import DSkellam
 from dordis.privacy.mechanisms.mechanism import Mechanism, mechanism_name
 from dordis.privacy.scaling import Sensitivity
 from dordis.privacy.xnoise_components import NoisePlan, Scheme
-from dordis.protocols.distributed_dp import check_agreed, check_scheme, mechanism_of
+from dordis.protocols.encoded_sums import check_agreed, check_scheme, mechanism_of
 from dordis.protocols.parameters import Parameters
 
 _LARGEST, _MOST_TIMES = 1e300, 2**53

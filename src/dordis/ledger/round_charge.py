@@ -35,8 +35,8 @@ from dordis.privacy.scaling import Sensitivity
 from dordis.privacy.xnoise_components import NoisePlan, Scheme, removal_context
 from dordis.protocol import ClientId
 from dordis.protocols.costs import NEVER, graph_failure
-from dordis.protocols.distributed_dp import releases_of
 from dordis.protocols.distributed_noise import ChunkOutput
+from dordis.protocols.encoded_sums import releases_of
 from dordis.protocols.parameters import INDEX_BYTES, Parameters
 from dordis.selection.beacon import check_index
 

@@ -13,7 +13,7 @@ from dordis import wire
 from dordis.crypto.suite import DEFAULT
 from dordis.errors import DordisError, InputError, LedgerDamaged
 from dordis.identity.registry import Registry
-from dordis.ledger import evidence, ledger
+from dordis.ledger import consistency, ledger
 from dordis.ledger.client_spending import Account
 from dordis.ledger.ledger import LedgerSummary
 from dordis.ledger.receipt import Receipt
@@ -67,8 +67,8 @@ def verify_run(run: StoredRun, registry: Registry | None = None) -> VerifiedRun:
         if known is not None:
             registry = known.restrict(run.manifest.members or known)
             check_root(registry, run)
-    summary = evidence.check_evidence(run)
-    receipts = evidence.read_receipts(run)
+    summary = consistency.check_evidence(run)
+    receipts = consistency.read_receipts(run)
     known = None if run.manifest.fidelity == "ideal" else registry  # in ideal runs no message is sent or signed
     keys = None if known is None else known.signing_keys()
     verified = tuple(verify_receipt(one, keys) for _, one in sorted(receipts.items()))
@@ -198,7 +198,7 @@ def _terms(charge: Charge) -> tuple[object, ...]:
 
 def check_epsilon(receipt: Receipt, account: Account) -> None:
     """Raise LedgerDamaged unless the epsilon in a receipt is the ledger's after that round."""
-    if receipt.epsilon is None or not evidence.is_close(receipt.epsilon, account.epsilon_after(receipt.index)):
+    if receipt.epsilon is None or not consistency.is_close(receipt.epsilon, account.epsilon_after(receipt.index)):
         raise LedgerDamaged(
             f"the receipt of round index {receipt.index} states the epsilon {receipt.epsilon}, and the ledger gives "
             f"{account.epsilon_after(receipt.index)}"

@@ -21,8 +21,8 @@ from dordis.protocols.assisted import ASSISTED
 from dordis.protocols.assisted.messages import OpenBoxes, Reveal
 from dordis.protocols.assisted.parameters import AssistedParameters
 from dordis.protocols.cohort import agree_on
-from dordis.protocols.distributed_dp import DistributedDP, encoding_of
 from dordis.protocols.distributed_noise import ChunkOutput, NoisyInput, PrivateServer
+from dordis.protocols.encoded_sums import DistributedDP, encoding_of
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 

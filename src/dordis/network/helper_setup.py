@@ -24,7 +24,7 @@ from dordis.identity.signed_registry import SignedRegistry, members_before, regi
 from dordis.network.authentication import LoginCredentials, utc_now
 from dordis.network.client import Participant
 from dordis.network.client_transfers import Address
-from dordis.network.helper_state import COUNT, BoxJournal, FileHelperStore, ServedRounds
+from dordis.network.helper_directory import COUNT, BoxJournal, FileHelperStore, ServedRounds
 from dordis.network.messages import Welcome
 from dordis.owner.manifest_checks import check_members, check_revocations, check_run_hash, read_manifest, run_beacon
 from dordis.protocol import Message

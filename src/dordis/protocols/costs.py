@@ -17,7 +17,7 @@ from dordis.privacy.mechanisms import TABLE
 from dordis.privacy.mechanisms.mechanism import Mechanism, NoiseFrom
 from dordis.privacy.scaling import Sensitivity
 from dordis.protocols import sparse_graph
-from dordis.protocols.distributed_dp import mechanism_of, releases_of
+from dordis.protocols.encoded_sums import mechanism_of, releases_of
 from dordis.protocols.parameters import Parameters
 
 

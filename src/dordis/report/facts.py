@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from dordis.errors import LedgerDamaged
-from dordis.ledger.evidence import check_evidence
+from dordis.ledger.consistency import check_evidence
 from dordis.ledger.ledger import LedgerSummary
 from dordis.ledger.stated_epsilon import StatedEpsilon
 from dordis.privacy.accounting import budget_warnings

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from dordis.errors import InputError
 from dordis.privacy.further_releases import FurtherValue
 from dordis.privacy.scaling import Floats
-from dordis.protocols.distributed_dp import Aggregate
+from dordis.protocols.encoded_sums import Aggregate
 from dordis.rounds.model import Numbers
 
 State = Mapping[str, npt.NDArray[Any]]

@@ -21,8 +21,8 @@ from dordis.errors import InputError, UnexpectedRequest
 from dordis.protocol import ENCODER, ClientId, Message, OpenCall, Replies, reply_to
 from dordis.protocol_driver import AsyncExchange
 from dordis.protocols.parameters import pack_words, unpack_words
-from dordis.rounds.gate import PrivacyGate
 from dordis.rounds.invitation import InvitationServer
+from dordis.rounds.privacy_gate import PrivacyGate
 
 Stored = TypeVar("Stored", bound=msgspec.Struct)
 _LENGTH = 8

@@ -18,7 +18,7 @@ from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import Journal
 from dordis.protocols.delivery import Dispatch
-from dordis.protocols.distributed_dp import Aggregate, DistributedDP
+from dordis.protocols.encoded_sums import Aggregate, DistributedDP
 from dordis.protocols.limits import MOST_CLIENTS, MOST_REPLAYS, check_ceilings
 from dordis.protocols.parameters import Parameters, check_projection, check_vector, extend
 from dordis.rounds import invitation as checks

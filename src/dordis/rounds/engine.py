@@ -27,8 +27,8 @@ from dordis.protocol import (
 )
 from dordis.protocol_driver import AsyncExchange
 from dordis.protocols.delivery import DeliveryServer, Dispatch
-from dordis.protocols.distributed_dp import Aggregate, DecodedChunk, DistributedDP
 from dordis.protocols.distributed_noise import ChunkOutput, PrivateChunk, PrivateServer
+from dordis.protocols.encoded_sums import Aggregate, DecodedChunk, DistributedDP
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.replies import collect
 from dordis.protocols.summing import (
@@ -42,10 +42,10 @@ from dordis.protocols.summing import (
 from dordis.protocols.vector_backend import HERE, Vectors
 from dordis.rounds.arrivals import Arrivals, ArrivalStore
 from dordis.rounds.catch_up import RecentSums
-from dordis.rounds.gate import PrivacyGate
 from dordis.rounds.impossible_sums import NOT_CHECKED, check_possible, describe_check
 from dordis.rounds.invitation import Invitation, InvitationServer
 from dordis.rounds.meter import MessageMeter, Traffic
+from dordis.rounds.privacy_gate import PrivacyGate
 from dordis.rounds.watch import Watch, WatchedExchange, silent
 
 Execute = Callable[[Iterable[Step], Sequence[Iterable[Step]], AsyncExchange, Compute], Coroutine[Any, Any, Timeline]]

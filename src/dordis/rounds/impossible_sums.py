@@ -27,8 +27,8 @@ from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.privacy.planning import Plan
 from dordis.privacy.skellam_noise import SKELLAM
 from dordis.privacy.xnoise_components import Scheme
-from dordis.protocols.distributed_dp import DistributedDP
 from dordis.protocols.distributed_noise import ChunkOutput
+from dordis.protocols.encoded_sums import DistributedDP
 
 PASSED, VACUOUS, NOT_CHECKED, IMPOSSIBLE = "passed", "vacuous", "not checked", "impossible"
 """Outcomes of the check.  Vacuous: the sum passed, but uniform numbers would have passed as well."""

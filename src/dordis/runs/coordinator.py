@@ -29,9 +29,9 @@ from dordis.records.evictions import Evictions
 from dordis.records.run_records import FailedAttempt, RoundMetrics, RoundRecord, timestamp
 from dordis.rounds.app import AppServer, RoundInfo
 from dordis.rounds.engine import AgreedRound, Gathered, InterruptedRound, RoundResult, RoundRunner
-from dordis.rounds.gate import PrivacyGate
 from dordis.rounds.invitation import Invitation, Invite
 from dordis.rounds.model import ModelBytes
+from dordis.rounds.privacy_gate import PrivacyGate
 from dordis.rounds.watch import AttemptBegan, StageBegan, Watch, silent
 from dordis.runs.affordable import Allowances
 from dordis.runs.checks import check_able, check_events, check_finite, check_planned

@@ -34,8 +34,8 @@ from dordis.privacy.strategies import Rule, Strategy
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import ClientId, Message
 from dordis.protocols import parameters as rules
-from dordis.protocols.distributed_dp import Aggregate, encoding_of
 from dordis.protocols.distributed_noise import ChunkOutput
+from dordis.protocols.encoded_sums import Aggregate, encoding_of
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import Roster
 from dordis.records.manifest import Descriptions, Trust

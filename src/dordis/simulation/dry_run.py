@@ -12,7 +12,7 @@ from dordis.availability.dropout_models import NoDropout
 from dordis.config.schema import Simulation
 from dordis.protocol import ClientId
 from dordis.protocols.delivery import Dispatch
-from dordis.protocols.distributed_dp import DistributedDP
+from dordis.protocols.encoded_sums import DistributedDP
 from dordis.rounds.app import FixedClient, RoundInfo
 from dordis.rounds.catch_up import missed_sum
 from dordis.rounds.model import ModelBytes

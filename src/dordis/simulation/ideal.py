@@ -21,8 +21,8 @@ from dordis.privacy.encoding import Entropy
 from dordis.privacy.scaling import Floats
 from dordis.privacy.skellam_noise import NoiseLaw
 from dordis.protocol import ClientId, Message, Party
-from dordis.protocols.distributed_dp import DistributedDP
 from dordis.protocols.distributed_noise import ChunkOutput, OneDraw
+from dordis.protocols.encoded_sums import DistributedDP
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import ArrivalPrediction, Leaving, Prediction, SummingProtocol
 from dordis.rounds.client import Client, ClientRound

@@ -10,7 +10,7 @@ from dordis.ledger.ledger import Ledger
 from dordis.privacy.encoding import SEED_BYTES, Entropy
 from dordis.privacy.scaling import Floats
 from dordis.protocol import ClientId
-from dordis.protocols.distributed_dp import Aggregate
+from dordis.protocols.encoded_sums import Aggregate
 from dordis.protocols.parameters import RUN_BYTES
 from dordis.protocols.summing import SummingProtocol
 from dordis.rounds.app import AppClient, AppServer, FixedClient, RoundInfo

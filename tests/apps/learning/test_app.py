@@ -13,7 +13,7 @@ from dordis.errors import InputError, MissingExtra
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.planning import plan
 from dordis.privacy.setting import Setting
-from dordis.protocols.distributed_dp import Aggregate
+from dordis.protocols.encoded_sums import Aggregate
 from dordis.rounds.app import RoundInfo, Task
 from dordis.rounds.model import ModelBytes
 from tests.apps.aggregates import summed

@@ -13,7 +13,7 @@ from dordis.ledger.ledger import Budget, Charge, Ledger, verify_ledger
 from dordis.privacy.encoding import Grid
 from dordis.privacy.mechanisms.baselines import CentralGaussian
 from dordis.privacy.xnoise_components import Scheme
-from dordis.protocols.distributed_dp import encoding_of
+from dordis.protocols.encoded_sums import encoding_of
 from tests.cli.in_process import dordis
 from tests.ledger.charged_rounds import DELTA, charge_of, ended, parameters_of
 from tests.runs.cohorts import OTHER_RUN, RUN

@@ -12,8 +12,8 @@ from dordis import errors, wire
 from dordis import protocol_driver as drive
 from dordis.errors import Aborted
 from dordis.privacy.quantising import LEVELS
-from dordis.protocols.distributed_dp import DistributedDP
 from dordis.protocols.distributed_noise import PrivateServer
+from dordis.protocols.encoded_sums import DistributedDP
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import SecAggServer, messages
 from dordis.rounds.catch_up import decode_missed_sum

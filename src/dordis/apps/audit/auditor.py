@@ -21,8 +21,8 @@ from dordis.privacy.setting import Setting
 from dordis.privacy.skellam_noise import SKELLAM, NoiseLaw
 from dordis.privacy.strategies import XNoise
 from dordis.protocol import ClientId
-from dordis.protocols.distributed_dp import DistributedDP
 from dordis.protocols.distributed_noise import ChunkOutput, client_noise
+from dordis.protocols.encoded_sums import DistributedDP
 from dordis.protocols.escrow import IssuedSecrets
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST, Parameters
 from dordis.protocols.secagg import SECAGG

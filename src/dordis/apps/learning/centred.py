@@ -16,7 +16,7 @@ from dordis.apps.learning.data import Samples
 from dordis.apps.learning.models import Work
 from dordis.errors import InputError
 from dordis.privacy.scaling import Floats
-from dordis.protocols.distributed_dp import Aggregate
+from dordis.protocols.encoded_sums import Aggregate
 from dordis.rounds.app import AppClient, RoundInfo, State
 from dordis.rounds.model import Numbers
 

@@ -22,7 +22,7 @@ from dordis.apps.text.model import (
 )
 from dordis.errors import InputError
 from dordis.privacy.scaling import Floats
-from dordis.protocols.distributed_dp import Aggregate
+from dordis.protocols.encoded_sums import Aggregate
 from dordis.rounds.app import AppClient, AppServer, RoundInfo, State, Task
 from dordis.rounds.model import Numbers
 

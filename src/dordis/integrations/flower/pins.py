@@ -13,7 +13,7 @@ from dordis.errors import InputError, ParametersRefused
 from dordis.identity.keys import Keys, load_keys
 from dordis.identity.registry import Registry
 from dordis.integrations.flower.messages import RunDescription, check_weight
-from dordis.network.helper_state import COUNT, FileHelperStore
+from dordis.network.helper_directory import COUNT, FileHelperStore
 from dordis.owner.policy import Policy
 from dordis.protocols.parameters import MALICIOUS
 from dordis.protocols.summing import SummingProtocol

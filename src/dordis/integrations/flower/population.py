@@ -34,7 +34,7 @@ from dordis.owner.participation import Attendance
 from dordis.pipeline.executor import execute_in_lockstep
 from dordis.privacy.scaling import Floats
 from dordis.protocol import ClientId
-from dordis.protocols.distributed_dp import Aggregate
+from dordis.protocols.encoded_sums import Aggregate
 from dordis.records.manifest import DEPLOYED
 from dordis.rounds.app import AppServer, RoundInfo
 from dordis.rounds.engine import AgreedRound, RoundEngine, RoundResult, RoundRunner, at_once

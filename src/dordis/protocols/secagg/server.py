@@ -18,7 +18,7 @@ from dordis.protocols import parameters as rules
 from dordis.protocols.cohort import CohortParameters
 from dordis.protocols.escrow import Releases
 from dordis.protocols.replies import catch, collect, ensure_enough
-from dordis.protocols.secagg import masking, recovery, statements
+from dordis.protocols.secagg import masking, secret_recovery, statements
 from dordis.protocols.secagg.masking import KEY_BYTES, split
 from dordis.protocols.secagg.messages import (
     Agree,
@@ -147,7 +147,7 @@ class ChunkServer(SummingChunk):
         self._disclosed = {u: disclosed for u, (_, disclosed) in answers.items()}
         secrets = self._rebuild_secrets({u: shares for u, (shares, _) in answers.items()})
         survivors = frozenset(self.u3)
-        recovery.remove_masks(
+        secret_recovery.remove_masks(
             self._suite,
             self._total,
             self.parameters,
@@ -158,10 +158,10 @@ class ChunkServer(SummingChunk):
             self._setup.vectors,
         )
 
-    def _rebuild_secrets(self, held: Mapping[ClientId, recovery.DisclosedShares]) -> dict[ClientId, bytes]:
+    def _rebuild_secrets(self, held: Mapping[ClientId, secret_recovery.DisclosedShares]) -> dict[ClientId, bytes]:
         """Return the rebuilt self-mask seeds of survivors and masking keys of dropouts; raise if one is missing."""
         dealers = sorted(self._setup.shares)
-        recovered = recovery.recover(self._suite, self.parameters, held, dealers, self._is_right)
+        recovered = secret_recovery.recover(self._suite, self.parameters, held, dealers, self._is_right)
         self._setup.liars |= recovered.false
         if recovered.false:
             dealer = min(recovered.false)
@@ -171,7 +171,9 @@ class ChunkServer(SummingChunk):
             raise TooFewClients("Unmask", fitting, self.parameters.threshold, self._known_liars)
         return {u: secrets[0] for u, secrets in recovered.secrets.items()}
 
-    def _checked_unmasking(self, v: ClientId, reply: Unmasking) -> tuple[recovery.DisclosedShares, Mapping[int, bytes]]:
+    def _checked_unmasking(
+        self, v: ClientId, reply: Unmasking
+    ) -> tuple[secret_recovery.DisclosedShares, Mapping[int, bytes]]:
         """Return the shares that a client disclosed, by dealer, and its own due secrets; raise if malformed."""
         survivors = frozenset(self.u3)
         lost, alive = ([u for u in self._setup.holdings(v) if (u in survivors) is kept] for kept in (False, True))
@@ -185,7 +187,7 @@ class ChunkServer(SummingChunk):
 
     def _parse_shares(
         self, v: ClientId, places: Mapping[ClientId, Sequence[int]], shares: bytes
-    ) -> recovery.DisclosedShares:
+    ) -> secret_recovery.DisclosedShares:
         """Return the shares that client v disclosed, equally many of each dealer; a wrong hash makes v a liar."""
         sharing = self._suite.sharing
         wanted = [(u, place) for u, owed in places.items() for place in owed]
@@ -194,7 +196,7 @@ class ChunkServer(SummingChunk):
         fits = self._setup.fits(self.chunk, v, wanted, cut)
         if not fits.all():
             catch(v, self._setup.liars)
-        return recovery.DisclosedShares(tuple(places), parsed, fits.reshape(parsed.shape[:2]))
+        return secret_recovery.DisclosedShares(tuple(places), parsed, fits.reshape(parsed.shape[:2]))
 
     def _is_right(self, u: ClientId, place: int, secret: bytes) -> bool:
         """Tell whether a rebuilt self-mask seed or masking key is the one that its owner committed to."""
@@ -229,14 +231,14 @@ class ChunkServer(SummingChunk):
         def is_right(u: ClientId, place: int, secret: bytes) -> bool:
             return self._is_committed(u, owing[u][place], secret)
 
-        recovered = recovery.recover(self._suite, self.parameters, held, list(owing), is_right)
+        recovered = secret_recovery.recover(self._suite, self.parameters, held, list(owing), is_right)
         self._setup.liars |= recovered.false
         for u, ks in owing.items():
             self._released[u] = {ks[place]: secret for place, secret in recovered.secrets[u].items()}
 
     def _checked_shares(
         self, v: ClientId, reply: NoiseShares, owing: Mapping[ClientId, tuple[int, ...]]
-    ) -> recovery.DisclosedShares:
+    ) -> secret_recovery.DisclosedShares:
         """Return a client's shares of the missing due secrets, by dealer; every dealer has equally many."""
         places = {u: [FIRST_DEPOSITED + k for k in owing[u]] for u in self._setup.holdings(v) if u in owing}
         return self._parse_shares(v, places, reply.shares)

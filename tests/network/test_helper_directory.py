@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from dordis.errors import InputError, ParametersRefused
-from dordis.network.helper_state import BoxJournal, FileHelperStore, ServedRounds
+from dordis.network.helper_directory import BoxJournal, FileHelperStore, ServedRounds
 from dordis.protocols.assisted.helper import AssistedHelper
 from dordis.protocols.assisted.messages import Introduce, OpenBoxes
 from tests.protocols.assisted.parties import Round, Served

@@ -27,8 +27,8 @@ from dordis.privacy.skellam_noise import noise
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols import cohort, plaintext
 from dordis.protocols import parameters as rules
-from dordis.protocols.distributed_dp import DistributedDP, encoding_of, mechanism_of
 from dordis.protocols.distributed_noise import ChunkOutput, NoisyInput, PrivateServer
+from dordis.protocols.encoded_sums import DistributedDP, encoding_of, mechanism_of
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
 from dordis.protocols.sparse_graph import least_quorum, least_threshold
 from dordis.simulation.exchange import LocalExchange

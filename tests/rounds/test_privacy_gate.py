@@ -5,7 +5,7 @@ import pytest
 from dordis.errors import BudgetExceeded, UnexpectedRequest
 from dordis.protocols.secagg import SECAGG
 from dordis.protocols.secagg.messages import CollectInput, PrepareInput, Unmask
-from dordis.rounds.gate import PrivacyGate
+from dordis.rounds.privacy_gate import PrivacyGate
 
 CLIENTS = (1, 2, 5)
 

@@ -10,7 +10,7 @@ import pytest
 
 import dordis
 from dordis.errors import LedgerDamaged
-from dordis.ledger.evidence import check_evidence, check_model
+from dordis.ledger.consistency import check_evidence, check_model
 from dordis.records import run_records
 from dordis.report.facts import read_facts
 from dordis.report.statement import write_statement
