@@ -226,7 +226,10 @@ def log2(probability: Fraction) -> float:
 
 
 def _least_degree(n: int, T: int, T_C: int, mode: str) -> int:
-    """Return the least degree that `_is_enough`; among degrees with equal c_k, failures get rarer as k grows."""
+    """Return the least degree k with which the graph is good enough.
+
+    Among degrees with equal c_k both probabilities in `_is_enough` fall as k grows, so that bisection finds the least.
+    """
     k = 2
     while k < n - 1:
         degrees = _stretch(n, T_C, mode, k)
@@ -244,6 +247,7 @@ def _stretch(n: int, T_C: int, mode: str, k: int) -> range:
 
 
 def _is_enough(n: int, T: int, T_C: int, mode: str, k: int) -> bool:
+    """Tell whether the graph of degree k falls apart rarely enough, and secrets can be rebuilt often enough."""
     failure = Fraction(1, 2**FAILURE)
     t_k = least_threshold(n, T_C, mode, k)
     return _falls_apart(n, T, T_C, mode, k) <= failure and _cannot_rebuild(n, T, k, t_k) <= failure

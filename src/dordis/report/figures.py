@@ -195,7 +195,7 @@ def _bars(
 
 
 def _group_rounds(rounds: Sequence[RoundRecord]) -> dict[str, Sequence[RoundRecord]]:
-    """Return at most MOST_BARS groups of consecutive rounds, by a label such as `1–3` of their numbers."""
+    """Return at most MOST_BARS groups of consecutive rounds, keyed by their numbers, such as `1–3`."""
     width = -(-len(rounds) // MOST_BARS) or 1
     parts = [rounds[at : at + width] for at in range(0, len(rounds), width)]
     return {"–".join(map(str, dict.fromkeys((part[0].number, part[-1].number)))): part for part in parts}

@@ -127,7 +127,10 @@ def table_defaults(settings: Settings, given: Collection[str], encoder: Encoder,
 
 
 def weigh_classes(settings: Settings, encoder: Encoder | None, classes: int) -> Settings:
-    """Return settings with class weights as offsets of the scores, -log(weight): the loss has the same optimum."""
+    """Return settings with an offset, -log(weight), of each class's score in training, instead of class weights.
+
+    The scores that minimise the loss with offsets predict the same probabilities as those of the weighted loss.
+    """
     if not settings.class_weights:
         return settings
     names = encoder.table.classes() if encoder is not None else tuple(map(str, range(classes)))

@@ -42,9 +42,9 @@ _Claim = tuple[str, bytes, bytes, bytes | None]
 
 
 class RunState:
-    """The state of a node that is not pinned, for one Flower run.
+    """The state, for one Flower run, of a node whose owner has pinned no keys in a file.
 
-    It has keys, run description, participation count, training count, and the rounds that the client has left.
+    It has keys, run description, participation count, training count, and the rounds that the client quit for good.
     """
 
     def __init__(self, state: RecordDict, run: int) -> None:

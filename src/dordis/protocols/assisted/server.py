@@ -1,5 +1,6 @@
 """The assisted server: it takes contributions, has helpers open boxes, agree on U3 (the survivors), reveal mask sums.
 
+For each set of m - f helpers every client has a mask; the members of the set reveal the sum of these masks.
 It holds one vector, the sum so far.  A stored contribution is read again only to subtract it, if its client is not in
 U3.
 """
@@ -245,7 +246,7 @@ class AssistedSetup(SummingSetup):
             voices.silent.add(h)
 
     def _check_confirmed(self) -> None:
-        """Evict helpers that lied; raise Unconfirmed if a set has no confirmed value."""
+        """Evict helpers that lied; raise Unconfirmed if too few helpers of a set gave the same mask sum."""
         liars = {int(h) for voices in self.sets for h in voices.liars}
         self.standing = self.standing.with_liars(liars, self.parameters.faulty, self._colluders)
         for voices in self.sets:
