@@ -52,6 +52,25 @@ def test_an_honest_history_is_kept_entry_by_entry_and_as_a_whole(true, tmp_path)
     assert kept.file(run).stat().st_mode & 0o777 == 0o600
 
 
+def test_only_new_lines_are_decoded_unless_the_file_was_replaced(true, tmp_path, monkeypatch):
+    kept = KeptReceipts(tmp_path)
+    run = take_part(kept, true[0])
+    older = kept.file(run).read_bytes()
+    before = kept.read(run)
+    decoded = []
+    whole = KeptRun.with_lines
+    monkeypatch.setattr(KeptRun, "with_lines", lambda self, data, path: decoded.append(data) or whole(self, data, path))
+    take_part(kept, true[1])
+    newer = kept.file(run).read_bytes()
+    assert sorted(kept.read(run).delivered) == [0, 1]
+    assert b"".join(decoded) == newer[len(older) :]
+    assert sorted(before.delivered) == [0]
+    kept.file(run).write_bytes(older)  # a copy from before the second round
+    assert sorted(kept.read(run).delivered) == [0]
+    kept.file(run).write_bytes(newer[len(older) :] + b"an incomplete line")
+    assert sorted(kept.read(run).delivered) == [1]
+
+
 def test_receipts_that_were_kept_may_be_shown_by_their_hash(true, tmp_path):
     kept = KeptReceipts(tmp_path)
     run = take_part(kept, true[0])

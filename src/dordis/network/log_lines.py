@@ -115,7 +115,9 @@ class ClientRoundLog:
         """Log that the update of the round was uploaded, with the epsilon spent so far."""
         if not self._is_logged:
             self._is_logged = True
-            log.info("invited, took part: the update is uploaded; %s", self._describe_spending(), extra=self._fields)
+            if log.isEnabledFor(logging.INFO):  # epsilon takes milliseconds
+                spent = self._describe_spending()
+                log.info("invited, took part: the update is uploaded; %s", spent, extra=self._fields)
 
     def decline(self, reason: object) -> None:
         """Log why the client leaves the round."""

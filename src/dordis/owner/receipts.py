@@ -65,11 +65,10 @@ class KeptRun:
     delivered: dict[int, tuple[int, ...]] = field(default_factory=dict)
     shown: dict[int, Shown] = field(default_factory=dict)
 
-    @classmethod
-    def from_lines(cls, data: bytes, path: Path) -> "KeptRun":
-        """Return the content of a file; raise InputError if a line is damaged. An incomplete last line is left out."""
-        kept = cls()
-        for line in data[: data.rfind(b"\n") + 1].splitlines():
+    def with_lines(self, data: bytes, path: Path) -> "KeptRun":
+        """Return these notes and those of further lines; raise InputError if a line of the file `path` is damaged."""
+        kept = KeptRun(dict(self.attended), set(self.unlisted), dict(self.delivered), dict(self.shown))
+        for line in data.splitlines():
             try:
                 note = msgspec.json.decode(line, type=Note)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -93,14 +92,23 @@ class KeptReceipts:
     """The directory `receipts` of a client: one append-only file for every run."""
 
     path: Path
+    _decoded: dict[bytes, tuple[bytes, KeptRun]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The complete lines of a run's file when it was last read, and what they say."""
 
     def file(self, run: bytes) -> Path:
         """Return the file of a run."""
         return self.path / f"{run.hex()}.jsonl"
 
     def read(self, run: bytes) -> KeptRun:
-        """Return the notes and receipts of a run; empty if the client has none."""
-        return read_kept(self.file(run)) if self.file(run).exists() else KeptRun()
+        """Return the notes and receipts of a run; empty if the client has none.  Only new lines are decoded."""
+        lines = _complete_lines(self.file(run)) if self.file(run).exists() else b""
+        known, kept = self._decoded.get(run, (b"", KeptRun()))
+        if not lines.startswith(known):
+            known, kept = b"", KeptRun()
+        if lines != known:
+            kept = kept.with_lines(lines[len(known) :], self.file(run))
+            self._decoded[run] = lines, kept
+        return kept
 
     def note_attended(self, parameters: Parameters) -> None:
         """Note a participation durably, before the upload; a second call for the same round does nothing."""
@@ -146,10 +154,16 @@ class KeptReceipts:
 
 def read_kept(path: Path) -> KeptRun:
     """Return the notes and receipts in the file of a run; raise InputError if it cannot be read."""
+    return KeptRun().with_lines(_complete_lines(path), path)
+
+
+def _complete_lines(path: Path) -> bytes:
+    """Return the lines of a file; an incomplete last line is left out."""
     try:
-        return KeptRun.from_lines(path.read_bytes(), path)
+        data = path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read the kept receipts {path}: {error.strerror}") from None
+    return data[: data.rfind(b"\n") + 1]
 
 
 def check_history(kept: KeptRun, shown: Sequence[Shown], *, complete: bool, where: Path) -> None:
