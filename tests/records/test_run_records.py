@@ -11,7 +11,17 @@ from dordis.errors import InputError
 from dordis.privacy.mechanisms.mechanism import NoiseFrom
 from dordis.records import run_records
 from dordis.records.manifest import Descriptions, Manifest, PlanRecord, Trust
-from dordis.records.run_records import RoundMetrics, RoundRecord, RunOutcome, RunRecords, load_run
+from dordis.records.run_records import (
+    CONNECTED,
+    ConnectedClients,
+    RoundMetrics,
+    RoundRecord,
+    RunOutcome,
+    RunRecords,
+    load_run,
+    read_connected,
+    write_connected,
+)
 
 PLAN = PlanRecord(650, 16, 100.0, 1.0, 2.0, 6.0, 1e-5, 11, 26, 19, 1, 2048)
 
@@ -133,3 +143,12 @@ def test_a_state_that_would_break_its_checkpoint_is_refused(tmp_path, name):
     with pytest.raises(InputError, match=f"'{name}'"):
         run.finish(record(1), RoundMetrics(1, {}), {name: np.zeros(1)})
     assert RunRecords.open(run.path).last() is None
+
+
+def test_connected_clients_are_written_only_if_they_changed(tmp_path):
+    write_connected(tmp_path, ConnectedClients((1, 2)))
+    first = (tmp_path / CONNECTED).stat().st_ino
+    write_connected(tmp_path, ConnectedClients((1, 2)))
+    assert (tmp_path / CONNECTED).stat().st_ino == first
+    write_connected(tmp_path, ConnectedClients((1,), {2: {"Train": 1}}))
+    assert read_connected(tmp_path) == ConnectedClients((1,), {2: {"Train": 1}})
