@@ -29,13 +29,17 @@ WRITERS = (
 SEEDS = (0, 1, 2)
 WIDE = 0.3
 DEVICES = (
-    f"the {VOLATILE} most volatile of all devices of a trace of real phones (FLASH, half-hour slots; a round is a slot)"
+    f"The clients are the {VOLATILE} most volatile of all devices in FLASH, a trace of real phones in slots of half an "
+    "hour; each round takes one slot."
 )
-SHORT = "updates of 16 zeros, the paper's accounting, 16 bits for its 20, T = 14 and t = 2 of 16 clients a round"
-REPLAYED = f"Real runs, ideal fidelity, whose clients are {DEVICES}; {SHORT}."
+SHORT = (
+    "have updates of 16 zeros, the paper's accounting, 16 bits for each coordinate instead of the paper's 20, 16 "
+    "clients a round, T = 14 and t = 2"
+)
+REPLAYED = f"Real runs of dordis were made at ideal fidelity. {DEVICES} The runs {SHORT}."
 TRAINED = (
-    "Real training, ideal fidelity, on a stand-in (MNIST by its 539 writers, public features, up to 100 a round, 20 "
-    f"rounds) whose clients are {DEVICES}; epsilon from runs with {SHORT}."
+    "Real training gives the accuracy, at ideal fidelity on a stand-in for CIFAR-10: MNIST by its 539 writers, public "
+    f"features, up to 100 clients a round, 20 rounds. {DEVICES} Epsilon is that of other runs, which {SHORT}."
 )
 
 
