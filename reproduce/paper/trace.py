@@ -105,7 +105,7 @@ def privacy_verdicts(results: Results, task: str) -> list[Verdict]:
     spent = {noise: results[f"trace epsilon {task} {noise}"]["epsilon"][-1] for noise in STRATEGIES[1:]}
     paper = PAPER_EPSILON[task]
     mean = fmean(results[f"trace epsilon {task} orig"]["dropped"])
-    other = f"another trace: here {mean:.0%} drop out of a round on average"
+    other = f"the availability trace is another one: here {mean:.0%} drop out of a round on average"
     return [
         Verdict.decide(
             "Orig spends more than its budget of 6", f"{paper}", f"{spent['orig']:.2f}", spent["orig"] > 6, other
@@ -177,7 +177,12 @@ def show_figure_1c(results: Results) -> Content:
     said = "Con-5 loses 16 % of accuracy for CIFAR-100, Early 19-29 %"
     verdicts = [
         *privacy_verdicts(results, "cifar100"),
-        Verdict(said, "16 %", "not run", f"{CANNOT}CIFAR-100 is not at hand, and ResNet-18 drowns in honest noise"),
+        Verdict(
+            said,
+            "16 %",
+            "not run",
+            f"{CANNOT}CIFAR-100 is not at hand, and ResNet-18 learns almost nothing under noise of the right size",
+        ),
     ]
     grid = Grid("privacy", ("noise", "rounds", "epsilon", "ended by"), epsilon_rows(results, "cifar100"))
     return Content(verdicts, [grid], [epsilon_chart(results, "cifar100", "Figure 1c: epsilon, 300 rounds")])
