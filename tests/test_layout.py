@@ -53,7 +53,6 @@ ELSEWHERE = {
     "runs/job.py": "simulation/test_run.py",
     "runs/parties.py": "runs/test_restore.py",
     "simulation/dry_run.py": "simulation/test_lengths.py",
-    "simulation/one_round.py": "simulation/test_real_sums.py",
     "simulation/population.py": "simulation/test_fidelity.py",
     "simulation/profiling.py": "cli/commands/test_profile.py",
 }

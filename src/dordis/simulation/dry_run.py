@@ -18,9 +18,8 @@ from dordis.rounds.catch_up import missed_sum
 from dordis.rounds.model import ModelBytes
 from dordis.rounds.records import as_record_client, rehearse_records
 from dordis.runs.plan import RoundPlan
-from dordis.simulation.one_round import IdleServer, single_round
 from dordis.simulation.population import Identities, SimulatedHome
-from dordis.simulation.run import SimulatedJob
+from dordis.simulation.run import IdleServer, SimulatedJob, single_round
 
 LONGEST = 1 << 18
 """Most coordinates of a measured update; time and bytes of longer ones are extrapolated in proportion to them."""

@@ -24,9 +24,8 @@ from dordis.runs.plan import RoundPlan
 from dordis.selection.selection import Selection
 from dordis.simulation.dry_run import zero_population
 from dordis.simulation.exchange import LocalExchange
-from dordis.simulation.one_round import single_round
 from dordis.simulation.population import Identities
-from dordis.simulation.run import SimulatedJob
+from dordis.simulation.run import SimulatedJob, single_round
 from dordis.simulation.virtual_devices import (
     WORKERS,
     Device,

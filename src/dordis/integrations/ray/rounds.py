@@ -36,8 +36,8 @@ from dordis.rounds.meter import MessageMeter
 from dordis.rounds.watch import Watch, silent
 from dordis.selection.selection import Selection, UniformSelection
 from dordis.simulation.exchange import LocalExchange, Lost
-from dordis.simulation.one_round import IdleServer
 from dordis.simulation.population import FullRounds, Present, SimulatedHome, announce_peers
+from dordis.simulation.run import IdleServer
 
 Counted = Mapping[Attendance, OwnerCharge]
 
