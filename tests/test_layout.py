@@ -52,7 +52,6 @@ ELSEWHERE = {
     "runs/coordinator.py": "simulation/test_run.py",
     "runs/job.py": "simulation/test_run.py",
     "runs/parties.py": "runs/test_restore.py",
-    "simulation/dry_run.py": "simulation/test_lengths.py",
     "simulation/population.py": "simulation/test_fidelity.py",
     "simulation/profiling.py": "cli/commands/test_profile.py",
 }

@@ -341,7 +341,7 @@ def _print_forecast(simulated: "SimulatedJob", as_json: bool) -> None:
     from dordis.kernels.packing import packed_size
     from dordis.privacy.advice import describe_prospects
     from dordis.runs.dropout_needs import describe_rates
-    from dordis.simulation.dry_run import rehearse
+    from dordis.simulation.profiling import rehearse
 
     job = simulated.job
     rehearsed, design = rehearse(simulated), job.design
