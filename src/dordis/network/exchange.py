@@ -22,7 +22,7 @@ from dordis.protocols import delivery
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import Opening
 from dordis.rounds.invitation import Invite
-from dordis.rounds.meter import MessageMeter
+from dordis.rounds.watch import MessageMeter
 
 log = logging.getLogger("dordis.network")
 BUDGET_ERRORS = frozenset({BudgetRefused.__name__, ParticipationRefused.__name__})
