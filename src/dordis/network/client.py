@@ -45,13 +45,13 @@ from dordis.network.messages import (
     Shutdown,
     Welcome,
 )
-from dordis.network.timed_training import OwnerLog
 from dordis.owner.receipts import KeptReceipts
 from dordis.protocol import Message, Party, requests_in
 from dordis.protocols import delivery
 from dordis.protocols.summing import SummingProtocol
 from dordis.rounds import invitation
 from dordis.rounds.client import Client
+from dordis.rounds.user_code import OwnerLog
 
 log = logging.getLogger("dordis.network")
 

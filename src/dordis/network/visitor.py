@@ -32,7 +32,6 @@ from dordis.network.log_lines import ClientRoundLog, round_fields
 from dordis.network.messages import LARGEST_TASK, RoundTask, Welcome, opening_of, read_task, task_tag
 from dordis.network.receipts import LARGEST_HISTORY, read_history, split_history
 from dordis.network.server_transfers import read_sums
-from dordis.network.timed_training import OwnerLog
 from dordis.network.visits import GONE
 from dordis.owner.manifest_checks import LARGEST as LARGEST_MANIFEST
 from dordis.owner.receipts import KeptReceipts, Shown
@@ -41,6 +40,7 @@ from dordis.protocols.summing import SummingProtocol
 from dordis.rounds.client import Client
 from dordis.rounds.invitation import Accepted, SendModel, SumUsed, Train
 from dordis.rounds.model import ModelBytes
+from dordis.rounds.user_code import OwnerLog
 
 log = logging.getLogger("dordis.network")
 

@@ -40,7 +40,6 @@ from dordis.integrations.flower.pins import (
 )
 from dordis.integrations.flower.state import FileState, NodeState, RunState, StateHelperStore
 from dordis.integrations.flower.training import CallNext, FlowerApp, check_record_ids
-from dordis.network.timed_training import user_code_for
 from dordis.owner.policy import Policy
 from dordis.privacy.encoding import Entropy
 from dordis.privacy.mechanisms.mechanism import Mechanism
@@ -52,6 +51,7 @@ from dordis.rounds.client import Client
 from dordis.rounds.invitation import Accepted, Invite, Train, check_trainable
 from dordis.rounds.model import ModelBytes
 from dordis.rounds.records import rehearse_batches
+from dordis.rounds.user_code import user_code_for
 from dordis.runs.parties import SelectionRule, build_client
 from dordis.selection.beacon import Beacon
 from dordis.selection.colluders import BALANCED, OPEN, UNIFORM
