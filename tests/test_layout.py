@@ -49,7 +49,6 @@ ELSEWHERE = {
     "rounds/events.py": "owner/test_journal.py",
     "rounds/invitation.py": "rounds/test_client.py",
     "rounds/records.py": "apps/learning/test_record_gradients.py",
-    "runs/coordinator.py": "simulation/test_run.py",
     "runs/job.py": "simulation/test_run.py",
     "runs/parties.py": "runs/test_restore.py",
     "simulation/population.py": "simulation/test_fidelity.py",

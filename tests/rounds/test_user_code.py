@@ -1,4 +1,4 @@
-"""Application code: a failure stops a simulation; elsewhere only the owner hears of it, and replies keep their times."""
+"""Application code: a failure stops a simulation; elsewhere only the owner hears of it, and no reply comes early."""
 
 import threading
 

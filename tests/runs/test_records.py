@@ -262,7 +262,7 @@ def test_records_are_declared(tmp_path: Path) -> None:
 
 def test_a_round_beyond_the_planned_events_ends_the_run() -> None:
     from dordis.errors import EventsUsedUp
-    from dordis.runs.checks import check_events
+    from dordis.runs.budget import check_events
 
     plan = design()
     check_events(SAMPLED.events - 1, plan)
