@@ -26,10 +26,10 @@ from dordis.rounds.engine import RoundRunner
 from dordis.rounds.watch import Watch, silent
 from dordis.runs import job as preparing
 from dordis.runs.coordinator import Coordinator, FinishedRound
-from dordis.runs.dropout_needs import check_survivable, count_dropouts
 from dordis.runs.job import Job
 from dordis.runs.plan import RoundPlan
 from dordis.runs.run import Run
+from dordis.runs.threat_model import check_survivable, count_dropouts
 from dordis.selection.balanced import EveryClient
 from dordis.selection.colluders import VRF
 from dordis.selection.selection import Selection
