@@ -46,8 +46,6 @@ ELSEWHERE = {
     "report/numbers.py": "report/test_charts.py",
     "report/tables.py": "report/test_page.py",
     "rounds/arrivals.py": "protocols/test_open_arrival.py",
-    "rounds/events.py": "owner/test_journal.py",
-    "rounds/invitation.py": "rounds/test_client.py",
     "rounds/records.py": "apps/learning/test_record_gradients.py",
     "runs/job.py": "simulation/test_run.py",
     "runs/parties.py": "runs/test_restore.py",

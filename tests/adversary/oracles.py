@@ -171,7 +171,7 @@ ATTACKS = (
         lambda session: train_from(session, NOT_FINITE),
         refused_by="check_trainable (ParametersRefused)",
         stage="Train",
-        checks=(names.INVITATION + "check_trainable",),
+        checks=(names.MISSED + "check_trainable",),
     ),
     on_complete(
         "a model of huge numbers",
@@ -179,7 +179,7 @@ ATTACKS = (
         lambda session: train_from(session, TOO_LARGE),
         refused_by="check_trainable (ParametersRefused)",
         stage="Train",
-        checks=(names.INVITATION + "check_trainable",),
+        checks=(names.MISSED + "check_trainable",),
     ),
     on_complete(
         "a model of another length",

@@ -39,8 +39,8 @@ from dordis.protocols.costs import RoundCost, round_cost
 from dordis.protocols.encoded_sums import DistributedDP
 from dordis.protocols.secagg import SECAGG
 from dordis.rounds.app import Aggregate, AppServer, RoundInfo
+from dordis.rounds.invitation import Terms, check_terms_kept
 from dordis.rounds.records import Places, RecordClient
-from dordis.rounds.terms import Terms, check_terms_kept
 from dordis.runs.parties import policy_for
 from dordis.runs.plan import RoundPlan
 from tests.cli.in_process import dordis as run_command

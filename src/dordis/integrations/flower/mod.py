@@ -47,8 +47,9 @@ from dordis.protocol import ClientId, Message, Role
 from dordis.protocols.assisted.helper import AssistedHelper, HelperPolicy, HelperStore
 from dordis.protocols.summing import SummingProtocol, VerifyClient
 from dordis.protocols.table import SUMMING, summing_protocol
+from dordis.rounds.catch_up import check_trainable
 from dordis.rounds.client import Client
-from dordis.rounds.invitation import Accepted, Invite, Train, check_trainable
+from dordis.rounds.invitation import Accepted, Invite, Train
 from dordis.rounds.model import ModelBytes
 from dordis.rounds.records import rehearse_batches
 from dordis.rounds.user_code import user_code_for
