@@ -33,7 +33,9 @@ from dordis.network.client_transfers import (
 )
 from dordis.network.log_lines import ClientRoundLog
 from dordis.network.messages import (
+    HEARTBEAT,
     MACHINE_BYTES,
+    POLICY_VIOLATION,
     SUBPROTOCOL,
     BodyInfo,
     Challenge,
@@ -55,12 +57,8 @@ from dordis.rounds.user_code import OwnerLog
 
 log = logging.getLogger("dordis.network")
 
-HEARTBEAT = 20.0
-"""Seconds between pings on a control connection."""
 KEEP_ALIVE = 25.0
 """Seconds for which an idle connection is kept for the next transfer; the server keeps it longer."""
-POLICY_VIOLATION = 1008
-"""WebSocket close code with which a server refuses a client."""
 NO_REASON = ""
 """Empty error name, which a client sends after an unexpected error or a full disk; details are in its own log only."""
 LONGEST_SILENCE = 24 * 3600.0

@@ -22,8 +22,7 @@ from dordis import wire
 from dordis.errors import InputError, LoginRefused, MalformedMessage, ProtocolError
 from dordis.network.authentication import LoginCredentials
 from dordis.network.messages import SUBPROTOCOL, VERSION_HEADER, BodyInfo, Welcome
-from dordis.network.receipts import read_history
-from dordis.network.server_transfers import LENGTH_BYTES, split_body
+from dordis.network.server_transfers import LENGTH_BYTES, read_history, split_body
 from dordis.network.upload_endpoint import LeastRate
 from dordis.network.visits import ACCEPTED, CONFLICT, GONE, UNPROCESSABLE
 from dordis.owner.receipts import Shown

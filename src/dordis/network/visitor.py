@@ -30,8 +30,7 @@ from dordis.network.client_transfers import (
 )
 from dordis.network.log_lines import ClientRoundLog, round_fields
 from dordis.network.messages import LARGEST_TASK, RoundTask, Welcome, opening_of, read_task, task_tag
-from dordis.network.receipts import LARGEST_HISTORY, read_history, split_history
-from dordis.network.server_transfers import read_sums
+from dordis.network.server_transfers import LARGEST_HISTORY, read_history, read_sums, split_history
 from dordis.network.visits import GONE
 from dordis.owner.manifest_checks import LARGEST as LARGEST_MANIFEST
 from dordis.owner.receipts import KeptReceipts, Shown

@@ -39,7 +39,7 @@ from dordis.protocols.summing import (
     VerifyClient,
     accept_any_client,
 )
-from dordis.protocols.vector_backend import HERE, Vectors
+from dordis.protocols.vector_backend import LOCAL, Vectors
 from dordis.rounds.arrivals import Arrivals, ArrivalStore
 from dordis.rounds.catch_up import RecentSums
 from dordis.rounds.impossible_sums import NOT_CHECKED, check_possible, describe_check
@@ -251,7 +251,7 @@ class RoundEngine:
         compute: Compute = run_in_thread,
         execute: Execute = execute_async,
         delivers: bool = True,
-        vectors: Vectors = HERE,
+        vectors: Vectors = LOCAL,
         helpers: Collection[ClientId] = (),
         arrivals: ArrivalStore | None = None,
         close_at: int | None = None,
