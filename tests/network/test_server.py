@@ -19,6 +19,7 @@ from dordis.identity.keys import load_client_credentials, load_server_credential
 from dordis.network import authentication, upload_endpoint
 from dordis.network.client import new_session
 from dordis.network.deployed_rounds import NetworkRounds
+from dordis.network.deployment import explain_exclusions
 from dordis.network.messages import MACHINE_BYTES, POLICY_VIOLATION, BodyInfo, Hello, Reply
 from dordis.protocols.plaintext import Begin, Contribute, Joined
 from tests.adversary.test_mutations import take_out
@@ -136,6 +137,9 @@ def test_a_connected_client_that_is_revoked_is_disconnected(serving, tmp_path):
     local.server.disconnect_revoked(local.authenticator.revoked_members())
     with pytest.raises(LoginRefused, match="revoked"):
         gone.result(HANG)
+    assert explain_exclusions(local.server.exchange.exclusions) == (
+        "1 client lost their membership (revoked): the run continues without them"
+    )
     assert not stays.done()
     with pytest.raises(LoginRefused, match="revoked"):
         local.stay("c1", SilentParty()).result(HANG)

@@ -242,6 +242,15 @@ class Participant:
             self._rounds.end()
             party.close()
 
+    def _leave_run(self, party: Party) -> None:
+        """Leave the run, which is over, and its open round; a request that is being handled ends first."""
+        self._rounds.end()
+        self._joined = None
+        if isinstance(party, Client) and self._handling.locked():
+            self._worker.submit(party.close)
+        elif isinstance(party, Client):
+            party.close()
+
     async def _serve_requests(
         self, socket: ClientWebSocketResponse, transfers: Transfers, party: Party, group: asyncio.TaskGroup
     ) -> Shutdown | LoginRefused | InvalidFrame | None:
@@ -255,9 +264,7 @@ class Participant:
                 message = await _receive(socket)
                 if isinstance(message, Shutdown):
                     if message.run_over:
-                        self._rounds.end()
-                        self._leave_round(party)
-                        self._joined = None
+                        self._leave_run(party)
                     return message
                 if not isinstance(message, Request):
                     raise InvalidFrame(f"the server sent {type(message).__name__} after the log-in")

@@ -21,7 +21,7 @@ from dordis.network import connections
 from dordis.network.authentication import Authenticator, ExpiryWatch
 from dordis.network.connections import Connections, open_listener
 from dordis.network.deadlines import AdaptiveDeadlines
-from dordis.network.exchange import NetworkExchange
+from dordis.network.exchange import REVOKED, NetworkExchange
 from dordis.network.messages import (
     CHALLENGE_BYTES,
     HEARTBEAT,
@@ -150,7 +150,7 @@ class Server:
     async def _disconnect_revoked(self, clients: Collection[ClientId]) -> None:
         for client in clients:
             self._tokens.revoke(client)
-            self.exchange.exclude(client)
+            self.exchange.exclude(client, REVOKED)
             if (session := self._sessions.get(client)) is not None:
                 log.warning("client %d is disconnected: it was revoked", client)
                 await session.socket.close(code=POLICY_VIOLATION, message=b"this client was revoked")
