@@ -1,7 +1,7 @@
 """A client of assisted rounds: it fetches task and model, trains offline, and uploads its contribution.
 
-Each step is one HTTPS request (`visitor_requests`).  The time of the upload does not depend on the client's data:
-`timed_training` returns the update a fixed time after the task was taken.
+Each step is one HTTPS request (`client_transfers`).  The time of the upload does not depend on the client's data:
+`rounds.user_code.TimedTraining` returns the update a fixed time after the task was taken.
 """
 
 import asyncio
