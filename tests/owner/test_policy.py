@@ -21,8 +21,8 @@ from dordis.protocol import ClientId
 from dordis.protocols.cohort import agree_on
 from dordis.protocols.encoded_sums import encoding_of
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST, Encoding
-from dordis.rounds.invitation import check_pieces
-from dordis.rounds.terms import Terms
+from dordis.rounds.catch_up import check_pieces
+from dordis.rounds.invitation import Terms
 from tests.adversary.participants import careful_owner
 from tests.rounds.parties import DIM, MODEL, agreed, invite_to
 

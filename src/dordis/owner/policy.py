@@ -19,8 +19,7 @@ from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols.costs import least_variance, noise_ratios
 from dordis.protocols.limits import FEW_PIECES, SMALLEST_PIECE
 from dordis.protocols.parameters import MALICIOUS, Parameters
-from dordis.rounds.invitation import Invite
-from dordis.rounds.terms import Terms
+from dordis.rounds.invitation import Invite, Terms
 
 ASSISTED = "assisted"
 CLIENT, RECORD = "client", "record"
