@@ -7,7 +7,7 @@ import gzip
 import hashlib
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,7 +19,6 @@ import numpy as np
 
 from dordis.apps.learning.data import (
     IGNORED,
-    Arrays,
     Dataset,
     Samples,
     Target,
@@ -244,7 +243,7 @@ def read_npz(path: Path, target: Target = "classification") -> Dataset:
         raise InputError(f"{path}: {error}") from error
 
 
-def read_arrays(path: Path) -> Arrays:
+def read_arrays(path: Path) -> Mapping[str, Values]:
     """Return all arrays of a .npz file by name."""
     try:
         stored = np.load(path, allow_pickle=False)
@@ -260,7 +259,7 @@ def read_arrays(path: Path) -> Arrays:
         raise InputError(f"{path} cannot be read: pass an .npz file of plain arrays") from error
 
 
-def build_dataset(arrays: Arrays, target: Target) -> Dataset:
+def build_dataset(arrays: Mapping[str, Values], target: Target) -> Dataset:
     """Return the data set of named arrays (see `read_npz`); raise InputError if they do not fit each other."""
     needed = (*_NEEDED, *(("x_test", "y_test") if {"x_test", "y_test"} & arrays.keys() else ()))
     if missing := [name for name in needed if name not in arrays]:

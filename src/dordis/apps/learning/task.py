@@ -18,12 +18,12 @@ from dordis.apps.learning.data import (
     Unit,
     check_inputs,
     check_targets,
+    default_partition,
     flatten,
-    with_features,
+    remove_clients,
 )
 from dordis.apps.learning.models import Model
 from dordis.apps.learning.networks import Inputs, check_fits, make_model
-from dordis.apps.learning.partition import default_partition, remove_clients
 from dordis.apps.learning.settings import Settings, table_defaults, weigh_classes
 from dordis.apps.learning.sources import DIGITS, cache, load, read_tables
 from dordis.apps.learning.torch_model import TorchModel
@@ -71,7 +71,10 @@ def prepare_learning(settings: Settings, task: Task) -> LearningTask:
         return own_files_task(settings, task)
     data = load(settings, task.folder, task.record)
     data = data.centre_inputs() if settings.data == DIGITS and settings.centred is not False else data
-    data = with_features(data, settings.features, cache()) if settings.features else data
+    if settings.features:
+        from dordis.apps.learning.features import with_features
+
+        data = with_features(data, settings.features, cache())
     if data.encoder is not None:
         settings = table_defaults(settings, task.options.keys(), data.encoder, task)
 
