@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from dordis.apps import build_once, check_place
 from dordis.apps.learning import optim
 from dordis.apps.learning.data import Labels, Samples
 from dordis.apps.learning.models import Model, Work, table_metrics
@@ -17,7 +18,6 @@ from dordis.apps.learning.settings import Settings
 from dordis.apps.learning.task import LearningTask, Use, prepare_learning
 from dordis.apps.learning.trained_model import SAVED_MODEL, TrainedModel
 from dordis.apps.mean import clip_to_norm
-from dordis.apps.options import build_once, check_place
 from dordis.apps.tables.encoding import Encoder
 from dordis.errors import InputError
 from dordis.privacy.scaling import Floats

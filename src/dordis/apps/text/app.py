@@ -6,8 +6,8 @@ from typing import ClassVar, Self
 import msgspec
 import numpy as np
 
+from dordis.apps import build_once, check_place
 from dordis.apps.learning.sources import DATA_SETS, find_folder
-from dordis.apps.options import build_once, check_place
 from dordis.apps.text.corpus import Corpus, Text, read_corpus
 from dordis.apps.text.model import (
     Bigrams,
