@@ -42,7 +42,7 @@ NOT_RUN = {
     "python -m reproduce all": "takes long: tests/reproduce runs its parts",
     "make notebooks": "makes an environment of its own: CI runs it",
     "make attack": "takes a minute: tests/adversary/test_main.py",
-    "dordis status": "follows a deployed run: tests/cli/commands/test_status.py",
+    "dordis status": "follows a deployed run: tests/cli/commands/test_report.py",
 }
 """Commands in `console` blocks, which are not run, and why."""
 
