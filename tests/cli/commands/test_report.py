@@ -1,4 +1,4 @@
-"""`dordis report` says where the page is and opens it if asked; `dordis status` shows runs on a server, and a client."""
+"""`dordis report` says where the page is, and opens it if asked; `dordis status` shows runs, and a client."""
 
 import json
 import subprocess
