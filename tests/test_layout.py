@@ -7,7 +7,6 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "dordis"
 
 ELSEWHERE = {
-    "apps/analytics/release.py": "apps/analytics/test_queries.py",
     "apps/learning/task.py": "test_library.py",
     "apps/tables/synthetic.py": "cli/commands/test_run_own_table.py",
     "apps/text/corpus.py": "apps/text/test_app.py",
