@@ -9,7 +9,6 @@ SOURCE = ROOT / "src" / "dordis"
 ELSEWHERE = {
     "apps/learning/task.py": "test_library.py",
     "apps/tables/synthetic.py": "cli/commands/test_run_own_table.py",
-    "apps/text/corpus.py": "apps/text/test_app.py",
     "availability/device_traces.py": "availability/test_dropout_models.py",
     "cli/options.py": "cli/test_words.py",
     "cli/output.py": "cli/test_words.py",

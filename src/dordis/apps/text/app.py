@@ -8,16 +8,18 @@ import numpy as np
 
 from dordis.apps import build_once, check_place
 from dordis.apps.learning.sources import DATA_SETS, find_folder
-from dordis.apps.text.corpus import Corpus, Text, read_corpus
 from dordis.apps.text.model import (
     Bigrams,
+    Corpus,
     NoisyCounts,
     PairCounts,
+    Text,
     Zipf,
     count_words,
     countable,
     lifts,
     perplexities,
+    read_corpus,
     word_probabilities,
 )
 from dordis.errors import InputError
