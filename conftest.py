@@ -6,7 +6,7 @@ collect_ignore_glob = [
     pattern
     for module, patterns in {
         "flwr": ["src/dordis/integrations/flower/*", "tests/integrations/flower/apps.py"],
-        "ray": ["src/dordis/integrations/ray/*"],
+        "ray": ["src/dordis/integrations/ray.py"],
     }.items()
     if find_spec(module) is None
     for pattern in patterns

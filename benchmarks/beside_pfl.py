@@ -23,8 +23,9 @@ import numpy as np
 
 from benchmarks.figure import Figure
 from benchmarks.simulation import MEMORY, speed
-from dordis.apps.learning.app import Server, prepare_learning
+from dordis.apps.learning.app import Server
 from dordis.apps.learning.settings import Settings
+from dordis.apps.learning.task import prepare_learning
 from dordis.availability.dropout_models import NoDropout
 from dordis.config.schema import App, Config, Federation, Performance, Privacy, Simulation
 from dordis.privacy.mechanisms.baselines import CentralGaussian

@@ -17,7 +17,7 @@ import numpy as np
 import dordis
 from dordis.apps.learning.formats import SPECIAL, UserData
 from dordis.apps.text.app import Settings, find_texts
-from dordis.apps.text.corpus import draw_users, read_symbols
+from dordis.apps.text.model import draw_users, read_symbols
 from dordis.config import reading
 
 PARTS = 10

@@ -165,7 +165,7 @@ def speedups(dim: int, count: int) -> tuple[float, float]:
     """Return one thread's time for masks over that of Ray's tasks: on the clock, and CPU over the longest task's."""
     import ray
 
-    from dordis.integrations.ray.rounds import RayVectors, Workers, sum_masks
+    from dordis.integrations.ray import RayVectors, Workers, sum_masks
 
     def timed(what: Any, first: int, dim: int) -> float:
         start = time.thread_time()

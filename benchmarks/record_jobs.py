@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dordis.apps.learning.scattering import scatter_images
+from dordis.apps.learning.features import scatter_images
 from dordis.privacy.accounting import default_delta
 
 

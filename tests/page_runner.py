@@ -34,7 +34,7 @@ NOT_RUN = {
     "dordis serve": "waits for clients on other machines: tests/network runs it",
     "dordis join": "waits for a server on another machine: tests/network runs it",
     "dordis report": "follows a deployed run: tests/network reports one",
-    "dordis verify": "follows a deployed run: tests/cli/commands/test_evidence.py",
+    "dordis verify": "follows a deployed run: tests/cli/commands/test_ledger.py",
     "dordis audit": "takes minutes: tests/cli/commands/test_audit.py runs small ones",
     "dordis profile": "measures for a minute: tests/cli/commands/test_profile.py runs a small one",
     "dordis run --preset paper-cifar10": "needs the data set: tests/simulation reads every preset",
@@ -42,7 +42,7 @@ NOT_RUN = {
     "python -m reproduce all": "takes long: tests/reproduce runs its parts",
     "make notebooks": "makes an environment of its own: CI runs it",
     "make attack": "takes a minute: tests/adversary/test_main.py",
-    "dordis status": "follows a deployed run: tests/cli/commands/test_status.py",
+    "dordis status": "follows a deployed run: tests/cli/commands/test_report.py",
 }
 """Commands in `console` blocks, which are not run, and why."""
 

@@ -10,7 +10,7 @@ import grimp
 import numpy as np
 import pytest
 
-from dordis.cli.demo_round import plan_demo
+from dordis.cli.commands.demo import plan_demo
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols.secagg import SECAGG
 from dordis.simulation.run import home_of_updates, single_round

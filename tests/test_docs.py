@@ -49,7 +49,7 @@ RUN_BY = {
     "docs/clients.md": "tests/cli/test_plan_noise.py",
     "docs/cluster.md": "tests/reproduce/cluster/test_results.py",
     "docs/results/cluster/README.md": "tests/reproduce/cluster/test_results.py",
-    "docs/evidence.md": "tests/cli/commands/test_evidence.py",
+    "docs/evidence.md": "tests/cli/commands/test_ledger.py",
     "docs/extending.md": "tests/test_extending.py",
     "docs/extending_application.md": "tests/test_extending.py",
     "docs/extending_protocol.md": "tests/test_extending.py",

@@ -68,7 +68,7 @@ def test_the_requests_of_secagg_are_named_in_its_folder_alone():
     from dordis.protocols.secagg import SECAGG
 
     source = ROOT / "src" / "dordis"
-    about_secagg = ("protocols/secagg/", "adversary/", "reproduce/", "cli/demo_round.py")
+    about_secagg = ("protocols/secagg/", "adversary/", "reproduce/", "cli/commands/demo.py")
     names = re.compile(rf"\b({'|'.join(request.__name__ for request in SECAGG.requests)})\b")
     for path in source.rglob("*.py"):
         where = str(path.relative_to(source))

@@ -11,10 +11,10 @@ from typing import Any, Literal
 import msgspec
 import numpy.typing as npt
 
-from dordis.apps.learning import from_objects as objects
 from dordis.apps.learning.app import Client, Server, average_parameters, record_learner
 from dordis.apps.learning.networks import Inputs
 from dordis.apps.learning.settings import Settings
+from dordis.apps.learning.task import as_model, gather
 from dordis.apps.learning.trained_model import SAVED_MODEL, TrainedModel, read_model
 from dordis.apps.tables.description import Table
 from dordis.availability.dropout_models import DropoutModel, NoDropout, Rate
@@ -232,7 +232,7 @@ def train(
             stacklevel=2,
         )
     task = Task({}, 0, seed, by_record=unit == "record", record=record)
-    common = objects.gather(model, data, test, table, settings, training.keys(), task)
+    common = gather(model, data, test, table, settings, training.keys(), task)
     population = common.clients
     cohort = per_round or min(population, LARGEST_COHORT)
     stored = msgspec.structs.replace(common.settings, table=table)
@@ -295,7 +295,7 @@ def load(path: str | Path, model: Any = None) -> Any:
     (True, True)
     """
     where = Path(path)
-    own = None if model is None or isinstance(model, str) else objects.as_model(model, Inputs((), 0), Settings(), 0)
+    own = None if model is None or isinstance(model, str) else as_model(model, Inputs((), 0), Settings(), 0)
     if where.is_file():
         return read_model(where, own)
     config = reading.read_config(where / CONFIG)

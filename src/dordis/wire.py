@@ -70,7 +70,7 @@ def kind_of(data: bytes, kind: type[Kind]) -> type[Kind]:
     start = len(_PREFIX) + (3 if data[1:2] == _LONG_MAP else 1)
     for head, choice in _heads(kind):
         if data.startswith(head, start):
-            return cast(type[Kind], choice)
+            return cast("type[Kind]", choice)
     raise MalformedMessage("these bytes are not a message that is expected here")
 
 

@@ -162,7 +162,7 @@ def test_a_bug_keeps_its_traceback_and_shows_no_locals(monkeypatch: pytest.Monke
     def broken(clients: int, dropped: int, epsilon: float) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("dordis.cli.demo_round.simulate_round", broken)
+    monkeypatch.setattr("dordis.cli.commands.demo.simulate_round", broken)
     monkeypatch.setattr(sys, "argv", ["dordis", "demo"])
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     with pytest.raises(ZeroDivisionError):

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from dordis.apps.tables.synthetic import draw_hospitals
-from dordis.cli.commands.status import read_run_status
+from dordis.cli.commands.report import read_run_status
 from dordis.identity.authority import Authority
 from dordis.ledger.ledger import verify_ledger
 from dordis.owner.directory import ClientDirectory

@@ -7,8 +7,8 @@ from typing import Self
 import msgspec
 import numpy as np
 
+from dordis.apps import ClientTable, build_once, read_rows
 from dordis.apps.mean import PooledServer
-from dordis.apps.options import ClientTable, build_once, read_rows
 from dordis.errors import InputError
 from dordis.privacy.scaling import Floats
 from dordis.rounds.app import FixedClient, Task

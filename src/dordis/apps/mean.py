@@ -6,7 +6,7 @@ from typing import Self
 import msgspec
 import numpy as np
 
-from dordis.apps.options import ClientTable, build_once, read_rows
+from dordis.apps import ClientTable, build_once, read_rows
 from dordis.errors import InputError
 from dordis.privacy.scaling import Floats
 from dordis.protocols.encoded_sums import Aggregate

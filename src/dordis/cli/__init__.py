@@ -1,8 +1,9 @@
 """The command line: find the commands, run one of them, and turn an error into one line and an exit code.
 
 A module in `commands` has a function of the same name, which is a command, or lists several commands in `TOP_LEVEL`.
-A module with a table `COMMANDS` is a group of commands, such as `dordis keys`; its `DEFAULT` runs if no command is
-named.  `--help` imports all modules, so heavy imports stay in functions.
+A module with a table `COMMANDS` has a group of commands of the same name, such as `dordis keys`: `HELP`, or else the
+module's docstring, is the help of the group, and its `DEFAULT` runs if no command is named.  `--help` imports all
+modules, so heavy imports stay in functions.
 
 The exit codes are in `dordis.cli.output`.  An unexpected exception is a bug and keeps its traceback.
 """
@@ -87,11 +88,12 @@ def build_group(package: ModuleType, sections: Sections | None = None) -> typer.
     group = _new_group(package.__doc__, sections=sections or {})
     for found in iter_modules(package.__path__):
         module = import_module(f"{package.__name__}.{found.name}")
-        if not hasattr(module, "COMMANDS"):
-            for command in getattr(module, "TOP_LEVEL", None) or (getattr(module, found.name),):
-                group.command(cls=_Command)(command)
+        own_name = () if hasattr(module, "COMMANDS") else (found.name,)
+        for command in getattr(module, "TOP_LEVEL", None) or [getattr(module, name) for name in own_name]:
+            group.command(cls=_Command)(command)
+        if own_name:
             continue
-        below = _new_group(module.__doc__, default=getattr(module, "DEFAULT", ""))
+        below = _new_group(getattr(module, "HELP", module.__doc__), default=getattr(module, "DEFAULT", ""))
         for name, command in module.COMMANDS.items():
             below.command(name, cls=_Command)(command)
         group.add_typer(below, name=found.name)

@@ -276,7 +276,7 @@ class FileJournal:
             self._file.truncate(self._end)
 
     def _record(self, number: int, kind: type[Record]) -> Record:
-        return cast(Record, self._decrypt(number, *self._places[number], kind))
+        return cast("Record", self._decrypt(number, *self._places[number], kind))
 
     def _decrypt(self, number: int, place: int, size: int, kind: Any) -> Any:
         """Return a record, read and decrypted; raise Aborted if it is damaged."""

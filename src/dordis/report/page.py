@@ -101,12 +101,6 @@ def render_audit(facts: RunFacts, verified: VerifiedRun, files: Sequence[str]) -
     return _render("audit.html", [facts.run.manifest.version], title=title, facts=facts, verified=verified, files=files)
 
 
-def find_runs(folder: Path) -> list[Path]:
-    """Return the directories of runs in a folder, at any depth, the newest first."""
-    found = [path.parent for path in folder.rglob(MANIFEST)]
-    return sorted(found, key=lambda path: (path.name, str(path)), reverse=True)
-
-
 def render_overview(folder: Path, paths: Sequence[Path], report: str, home: Path) -> str:
     """Return an HTML list of the runs at `paths` in a folder, with links to their reports relative to `home`.
 
@@ -318,7 +312,8 @@ def write_report(runs: Sequence[Path], output: Path | None = None, *, with_figur
 
 def write_overview(folder: Path, output: Path | None = None) -> Path:
     """Write `index.html`, a list of all runs in a folder, to `output` or else to the folder, and return its path."""
-    paths = find_runs(folder)
+    found = [path.parent for path in folder.rglob(MANIFEST)]
+    paths = sorted(found, key=lambda path: (path.name, str(path)), reverse=True)  # the newest first
     if not paths:
         raise InputError(f"there is no run at {folder}, and none in it: dordis run makes one")
     target = (output or folder) / INDEX

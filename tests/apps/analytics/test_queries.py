@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 import dordis
 from dordis.apps.analytics import bounds as bounding
 from dordis.apps.analytics.bounds import LEAST, MOST, WIDTH, Bounds, find_bins, find_bounds, quantile, select_bounds
-from dordis.apps.analytics.release import Conditions, QueryBudget, expected_sigma, one_hot, plan_release
-from dordis.apps.analytics.values import check_values
+from dordis.apps.analytics.private_sum import (
+    Conditions,
+    QueryBudget,
+    check_values,
+    expected_sigma,
+    one_hot,
+    plan_release,
+)
 from dordis.errors import InputError
 from dordis.kernels.reals import sum_integer_squares
 from dordis.privacy.accounting import ALL_ROUNDS, ParticipationSchedule, default_delta

@@ -1,4 +1,4 @@
-"""The audit of whole rounds: it believes the real ones, and finds every fault that is put into their noise."""
+"""The audit of whole rounds: it believes the real ones, and finds faults in their noise and in samples of records."""
 
 import hashlib
 import itertools
@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from dordis.apps.audit import audit, toy_design
+from dordis.apps.audit import audit, audit_records, toy_design, toy_record_design
 from dordis.apps.audit.auditor import FixedDropout, KnownNoise, attacked_round, canary_population
 from dordis.apps.audit.variance import variance_test
 from dordis.errors import AuditFailed, DordisError, InputError
@@ -21,6 +21,7 @@ from dordis.privacy.xnoise_components import NoisePlan
 from dordis.protocol import ClientId
 from dordis.protocols.plaintext import PLAINTEXT
 from dordis.protocols.secagg import SECAGG, SECAGG_PLUS
+from dordis.rounds import records as sampled_records
 from dordis.rounds.watch import StageBegan
 from dordis.simulation.run import single_round
 
@@ -274,3 +275,39 @@ def test_a_design_without_noise_of_the_clients_is_not_audited(design):
 def test_more_dropouts_than_tolerated_are_not_audited(design, dropped, late):
     with pytest.raises(InputError, match="drop out" if late == 0 else "leave after"):
         audit(design, dropped, late, PLAINTEXT)
+
+
+OF_RECORDS = {"clients": 6, "records": 60, "rounds": 3, "sampling": 0.2, "colluders": 1}
+
+
+def run_records(seed, epsilon=2.0, **changes):
+    return audit_records(toy_record_design(epsilon=epsilon, **(OF_RECORDS | changes)), 1, 1, entropy=entropy_of(seed))
+
+
+def test_real_rounds_of_records_are_believed_with_dropout_and_a_colluder():
+    found = run_records(0)
+    assert not found.findings
+    assert found.canaries.canaries == 4 * 60
+    assert found.noise.ratio == pytest.approx(1.0, abs=0.1)
+    assert found.counted >= 1
+
+
+def test_noise_of_records_that_is_too_small_is_found(monkeypatch):
+    monkeypatch.setattr(DSkellam, "law", replace(SKELLAM, add=times(0.5)))
+    assert any("smaller than the round states" in words for words in run_records(4).findings)
+
+
+@pytest.mark.slow
+def test_a_client_that_does_not_sample_is_found_by_the_canaries(monkeypatch):
+    """The noise is as planned, and counts on samples that the clients do not draw: only the attack shows it."""
+    plain = run_records(5, epsilon=1.5, sampling=0.02, rounds=40, records=100)
+    assert not plain.findings
+    everything = lambda seed, sampling, records, cap: sampled_records.np.arange(records)  # noqa: E731
+    monkeypatch.setattr(sampled_records, "draw_sample", everything)
+    found = run_records(5, epsilon=1.5, sampling=0.02, rounds=40, records=100)
+    assert any("an attack shows epsilon" in words for words in found.findings)
+
+
+def test_a_design_for_clients_has_no_canary_records():
+    with pytest.raises(InputError, match="needs records as the unit of privacy"):
+        audit_records(toy_design(20))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dordis.apps.learning.data import IGNORED
-from dordis.apps.learning.formats import BEGIN, END, LETTERS, UNKNOWN, hash_words, read_word_list
+from dordis.apps.learning.formats import BEGIN, END, LETTERS, UNKNOWN, hash_words, read_words
 from dordis.apps.learning.settings import Settings
 from dordis.apps.learning.sources import load
 from dordis.errors import InputError
@@ -97,7 +97,7 @@ def test_words_get_numbers_from_a_public_list_or_from_a_hash(tmp_path):
     numbers = hash_words(50).numbers(f"w{i}" for i in range(2000))
     assert (min(numbers), max(numbers)) == (4, 49)
     assert hash_words(50).number("hello") == hash_words(50).number("hello")
-    for broken in (lambda: hash_words(4), lambda: read_word_list(tmp_path / "none.txt")):
+    for broken in (lambda: hash_words(4), lambda: read_words(tmp_path / "none.txt")):
         with pytest.raises(InputError):
             broken()
 

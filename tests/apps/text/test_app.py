@@ -6,8 +6,7 @@ from msgspec import to_builtins
 
 from dordis.apps.learning.formats import BEGIN, END, SPECIAL, UNKNOWN, letters, read_users
 from dordis.apps.text.app import Client, Server
-from dordis.apps.text.corpus import Text, draw_users, read_corpus
-from dordis.apps.text.model import Bigrams, PairCounts, count_words, perplexities
+from dordis.apps.text.model import Bigrams, PairCounts, Text, count_words, draw_users, perplexities, read_corpus
 from dordis.config.reading import read_config
 from dordis.errors import InputError
 from dordis.records import run_records

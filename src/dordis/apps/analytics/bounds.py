@@ -32,7 +32,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from dordis.apps.analytics.release import (
+from dordis.apps.analytics.private_sum import (
+    LEAST_CLIENTS,
     Conditions,
     PrivateSum,
     QueryBudget,
@@ -42,7 +43,6 @@ from dordis.apps.analytics.release import (
     private_sum,
     release_cost,
 )
-from dordis.apps.analytics.values import LEAST_CLIENTS
 from dordis.apps.tables.columns import Columns, as_columns
 from dordis.apps.tables.description import Range, Table
 from dordis.errors import InputError

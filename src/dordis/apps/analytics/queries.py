@@ -16,16 +16,17 @@ import numpy.typing as npt
 from dordis.apps import histogram as histograms
 from dordis.apps.analytics import bounds as bounding
 from dordis.apps.analytics.bounds import Bounds
-from dordis.apps.analytics.release import (
+from dordis.apps.analytics.private_sum import (
     IDEAL,
+    ClientRows,
     Conditions,
     PrivateSum,
     QueryBudget,
+    group_rows,
     one_hot,
     plan_release,
     private_sum,
 )
-from dordis.apps.analytics.values import ClientRows, group_rows
 from dordis.apps.histogram import project_to_simplex
 from dordis.apps.tables.columns import normalise
 from dordis.errors import InputError

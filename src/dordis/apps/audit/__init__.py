@@ -5,7 +5,6 @@ The variance of the noise, on known inputs, is compared with the variance that t
 that is wrong by a few per cent.
 """
 
-from dordis.apps.audit.auditor import LEVEL, Audit, audit, toy_design
-from dordis.apps.audit.canary_records import audit_records, toy_record_design
+from dordis.apps.audit.auditor import LEVEL, Audit, audit, audit_records, toy_design, toy_record_design
 
 __all__ = ["LEVEL", "Audit", "audit", "audit_records", "toy_design", "toy_record_design"]

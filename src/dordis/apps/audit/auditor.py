@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dordis.apps.audit.canaries import CONFIDENCE, AttackedClaim, Coins, GuessOutcome, toss
+from dordis.apps.audit.canaries import CONFIDENCE, AttackedClaim, CanaryRecords, Coins, GuessOutcome, toss
 from dordis.apps.audit.variance import VarianceSample, VarianceTest, centre_ring, variance_test
 from dordis.crypto.suite import Suite
 from dordis.errors import AuditFailed, InputError
@@ -16,6 +16,7 @@ from dordis.kernels.ring import Vector
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.encoding import Entropy
 from dordis.privacy.planning import Plan
+from dordis.privacy.records.accounting import RecordSampling, count_events, sampling_word
 from dordis.privacy.scaling import Floats
 from dordis.privacy.setting import Setting
 from dordis.privacy.skellam_noise import SKELLAM, NoiseLaw
@@ -31,7 +32,7 @@ from dordis.rounds.watch import StageBegan, WatchEvent
 from dordis.runs.plan import RoundPlan
 from dordis.runs.threat_model import ThreatModel
 from dordis.simulation.population import SimulatedHome
-from dordis.simulation.run import home_of_updates, single_round
+from dordis.simulation.run import home_of_clients, home_of_updates, single_round
 
 
 class KnownNoise:
@@ -196,8 +197,36 @@ def toy_design(
     everyone = ParticipationSchedule(clients, clients, rounds)
     dim = max(LEAST_DIM, clients)
     setting = Setting(everyone, dim=dim, delta=delta, colluders=colluders, sparse=protocol.sparse)
-    kind = ThreatModel(MALICIOUS if MALICIOUS in protocol.modes else SEMI_HONEST, protocol.sparse)
-    return RoundPlan(strategy or XNoise(), setting, epsilon, kind)
+    return RoundPlan(strategy or XNoise(), setting, epsilon, strongest_threat(protocol))
+
+
+def toy_record_design(
+    clients: int = 10,
+    records: int = 100,
+    rounds: int = 5,
+    sampling: float = 0.5,
+    epsilon: float = 1.0,
+    delta: float = 1e-6,
+    colluders: int = 1,
+    strategy: XNoise | None = None,
+    protocol: SummingProtocol = SECAGG,
+) -> RoundPlan:
+    """Plan a run with records as the unit of privacy, and a coordinate for each of `records` records of each client."""
+    sampled = RecordSampling(sampling_word(sampling), records, count_events(rounds))
+    setting = Setting(
+        ParticipationSchedule(clients, clients, rounds),
+        dim=max(LEAST_DIM, clients * records),
+        delta=delta,
+        colluders=colluders,
+        sparse=protocol.sparse,
+        records=sampled,
+    )
+    return RoundPlan(strategy or XNoise(), setting, epsilon, strongest_threat(protocol))
+
+
+def strongest_threat(protocol: SummingProtocol) -> ThreatModel:
+    """Return the strongest threat model that a protocol supports."""
+    return ThreatModel(MALICIOUS if MALICIOUS in protocol.modes else SEMI_HONEST, protocol.sparse)
 
 
 def audit(
@@ -218,23 +247,53 @@ def audit(
     plan, setting = find_plan(design), design.setting
     check_everyone(design)
     check_departures(design, dropped, late)
-    honest = range(setting.colluders, setting.clients - dropped)
+    canaries = slice(setting.colluders, setting.clients - dropped)
     claim = AttackedClaim(plan.epsilon, setting.given_delta, confidence)
-    claim.most(len(honest))
+    claim.most(canaries.stop - canaries.start)
     known = KnownNoise(protocol, [ClientId(u) for u in range(1, setting.colluders + 1)], design.mechanism.law)
     coins = np.zeros(setting.dim, np.bool_)
-    coins[honest] = toss(len(honest), entropy)
+    coins[canaries] = toss(canaries.stop - canaries.start, entropy)
     home = canary_population(
         design, coins, known.protocol, FixedDropout.from_protocol(protocol, dropped, late), entropy
     )
     rounds = [attacked_round(home, known) for _ in range(design.cap)]
-    scores = np.sum([seen.total[honest] for seen in rounds], axis=0)
-    return Audit(
-        claim.judge(coins[honest], scores, design.cap * setting.clip / 2),
-        variance_test([noise for seen in rounds for noise in seen.noise]),
-        variance_test([noise for seen in rounds for noise in seen.hidden]),
-        float(min(seen.charged for seen in rounds) / plan.variance),
-    )
+    return conclude(rounds, claim, coins, canaries, design.cap * setting.clip / 2, plan)
+
+
+def audit_records(
+    design: RoundPlan,
+    dropped: int = 0,
+    late: int = 0,
+    protocol: SummingProtocol = SECAGG,
+    entropy: Entropy = secrets.token_bytes,
+    confidence: float = CONFIDENCE,
+) -> Audit:
+    """Run the full protocol for all planned rounds and retries, guess which records took part, and test the noise.
+
+    The first `design.setting.colluders` clients collude with the server, the last `dropped` clients leave before every
+    upload, and `late` more after it.  All records of clients that upload and do not collude are canaries.
+    """
+    plan, setting = find_plan(design), design.setting
+    if setting.records is None or setting.dim < setting.clients * setting.records.records:
+        raise InputError("an audit of records needs records as the unit of privacy, and a coordinate for each record")
+    check_departures(design, dropped, late)
+    each, sampled = setting.records.records, setting.records
+    canaries = slice(setting.colluders * each, (setting.clients - dropped) * each)
+    claim = AttackedClaim(plan.epsilon, setting.given_delta, confidence)
+    coins = np.zeros(setting.dim, np.bool_)
+    coins[canaries] = toss(canaries.stop - canaries.start, entropy)
+    claim.most(canaries.stop - canaries.start)
+
+    def client(u: ClientId) -> CanaryRecords:
+        first = (u - 1) * each
+        return CanaryRecords(first, coins[first : first + each], setting.dim)
+
+    known = KnownNoise(protocol, [ClientId(u) for u in range(1, setting.colluders + 1)], design.mechanism.law)
+    leaving = FixedDropout.from_protocol(protocol, dropped, late)
+    home = home_of_clients(design, known.protocol, client, entropy, leaving)
+    rounds = [attacked_round(home, known) for _ in range(sampled.events)]
+    middle = sampled.events * plan.records.probability * setting.clip / 2 if plan.records else 0.0
+    return conclude(rounds, claim, coins, canaries, middle, plan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,6 +321,19 @@ def attacked_round(home: SimulatedHome, known: KnownNoise) -> AttackedRound:
             VarianceSample.from_samples(centre_ring(chunk.hidden, bits), chunk.output.charged, bits) for chunk in seen
         ),
         min(output.charged for output in result.outputs),
+    )
+
+
+def conclude(
+    rounds: Sequence[AttackedRound], claim: AttackedClaim, coins: Coins, canaries: slice, middle: float, plan: Plan
+) -> Audit:
+    """Return the audit of attacked rounds; a canary's guess is whether its score is above `middle`."""
+    scores = np.sum([seen.total[canaries] for seen in rounds], axis=0)
+    return Audit(
+        claim.judge(coins[canaries], scores, middle),
+        variance_test([noise for seen in rounds for noise in seen.noise]),
+        variance_test([noise for seen in rounds for noise in seen.hidden]),
+        float(min(seen.charged for seen in rounds) / plan.variance),
     )
 
 

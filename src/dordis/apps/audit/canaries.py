@@ -5,6 +5,8 @@ coin decides whether it adds its largest update, all of it in a coordinate of it
 sums of all rounds, subtracts the noise of its colluders, and guesses the coins about which it is most certain.  If the
 mechanism keeps (epsilon, delta), the number of correct guesses is bounded; more correct guesses refute the claim.
 This test can refute a claim of privacy, never prove it.
+
+With records as the unit of privacy every record of an honest client is a canary in the same way, by its gradient.
 """
 
 import math
@@ -16,8 +18,11 @@ import numpy.typing as npt
 from scipy.stats import binom
 
 from dordis.errors import InputError
-from dordis.privacy.encoding import Entropy
+from dordis.privacy.encoding import Entropy, Reals
 from dordis.privacy.scaling import Floats
+from dordis.rounds.app import RoundInfo
+from dordis.rounds.model import Numbers
+from dordis.rounds.records import Places, RecordClient
 
 Coins = npt.NDArray[np.bool_]
 
@@ -135,3 +140,35 @@ def toss(count: int, entropy: Entropy) -> Coins:
 
 def _guesses(canaries: int) -> list[int]:
     return [max(1, math.floor(part * canaries)) for part in GUESSED]
+
+
+WIDTH = 16
+"""Number of canary records whose gradients are computed at once."""
+
+
+class CanaryRecords(RecordClient):
+    """A client whose records have gradients along coordinates of their own, from `first` on, or zero gradients."""
+
+    def __init__(self, first: int, coins: Coins, dim: int) -> None:
+        self._first, self._coins, self._dim = first, coins, dim
+
+    @property
+    def records(self) -> int:
+        """Return the number of canaries of the client."""
+        return self._coins.size
+
+    @property
+    def width(self) -> int:
+        """Return the number of records in a slice, whose gradients are computed at once."""
+        return WIDTH
+
+    def record_gradients(self, round: RoundInfo, model: Numbers, places: Places) -> Reals:
+        """Return the gradient of each given record: the clip bound along its own coordinate, or zero, by its coin."""
+        rows = np.zeros((places.size, self._dim))
+        used = np.flatnonzero(places >= 0)
+        rows[used, self._first + places[used]] = round.clip * self._coins[places[used]]
+        return rows
+
+    def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
+        """Raise InputError: with records as the unit of privacy a client has no single update."""
+        raise InputError("canary records have no common update: use them with records as the unit of privacy")

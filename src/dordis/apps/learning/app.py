@@ -1,39 +1,29 @@
 """Federated learning: clients train locally, the server steps along the private mean of their updates."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from dordis.apps import build_once, check_place
 from dordis.apps.learning import optim
-from dordis.apps.learning.data import Dataset, Samples, Unit, with_features
+from dordis.apps.learning.data import Labels, Samples
 from dordis.apps.learning.models import Model, Work, table_metrics
-from dordis.apps.learning.networks import Inputs, check_fits, make_model
 from dordis.apps.learning.optim import FedAvg, Memory, Optimiser, SampleWeights
-from dordis.apps.learning.partition import default_partition, remove_clients
-from dordis.apps.learning.progress import Progress
 from dordis.apps.learning.record_gradients import RecordLearner
-from dordis.apps.learning.settings import Settings, table_defaults, weigh_classes
-from dordis.apps.learning.sources import DIGITS, cache, load
+from dordis.apps.learning.settings import Settings
+from dordis.apps.learning.task import LearningTask, Use, prepare_learning
 from dordis.apps.learning.trained_model import SAVED_MODEL, TrainedModel
 from dordis.apps.mean import clip_to_norm
-from dordis.apps.options import build_once, check_place
-from dordis.apps.tables.columns import as_columns
 from dordis.apps.tables.encoding import Encoder
 from dordis.errors import InputError
 from dordis.privacy.scaling import Floats
 from dordis.protocols.encoded_sums import Aggregate
 from dordis.rounds.app import AppClient, AppServer, RoundInfo, State, Task
 from dordis.rounds.model import Numbers
-
-
-class Use(IntEnum):
-    """Purposes of a simulation's seed; each has a random stream of its own."""
-
-    INITIAL, PARTITION, TRAINING = range(3)
 
 
 class Server(AppServer):
@@ -259,118 +249,73 @@ class Cohort:
         return self._updates.pop(id(client), None)
 
 
-@dataclass(frozen=True, eq=False)
-class LearningTask:
-    """Model, data and settings that the server and all clients of a simulation share."""
-
-    model: Model
-    clients: int
-    samples: Callable[[int], Samples] = field(repr=False)
-    """Returns inputs and labels of the client with a zero-based index."""
-    test: Samples | None = field(repr=False)
-    """Public test data, if there are any."""
-    classes: int
-    settings: Settings
-    seed: int
-    unit: str = ""
-    """Description of the privacy unit."""
-    measured: str = ""
-    """Description of the users of the test data."""
-    encoder: Encoder | None = None
-    """Preprocessing, if the data are a table."""
-    described: Mapping[str, str] = field(repr=False, default_factory=dict)
-    """Description of the client's own file by topic, for its owner; empty if clients have no files of their own."""
-    keys: Callable[[int], Sequence[Any] | None] = field(repr=False, default=lambda place: None)
-    """Returns the record id of each row of the client with a zero-based index; None if each row is a record."""
-
-
 def record_learner(common: LearningTask, place: int) -> RecordLearner:
     """Construct the client with this zero-based index for records as the unit of privacy."""
     check_place(place, common.clients)
     return RecordLearner(common.model, common.samples(place), common.keys(place))
 
 
-def prepare_learning(settings: Settings, task: Task) -> LearningTask:
-    """Load the data, partition them among the clients, and construct the model."""
-    if settings.own_files:
-        return own_files_task(settings, task)
-    data = load(settings, task.folder, task.record)
-    data = data.centre_inputs() if settings.data == DIGITS and settings.centred is not False else data
-    data = with_features(data, settings.features, cache()) if settings.features else data
-    if data.encoder is not None:
-        settings = table_defaults(settings, task.options.keys(), data.encoder, task)
-
-    def build(inputs: Inputs) -> Model:
-        return make_model(settings.model, inputs, settings.options, task.seed, settings.device)
-
-    return task_from_data(data, settings, task, build)
+RISES = 2
+"""Number of rounds in a row with a rising loss that causes a warning."""
+MARGIN = 1.1
+"""A rising loss causes a warning only above this factor times the first loss: noise moves a small loss up and down."""
+PATIENCE = 3
+"""Number of rounds after which a model that is no better than a constant causes a warning."""
+USEFUL_AUC = 0.6
+"""A model with a larger AUC is useful even if its accuracy is below the share of a frequent class."""
 
 
-def own_files_task(settings: Settings, task: Task) -> LearningTask:
-    """Return the task of a deployment in which each client has a file of its own, and the server none.
+class Progress:
+    """Metrics of the rounds so far, and the warnings that follow from them."""
 
-    Each client trains on all rows of its file, and needs no other client's file.
-    """
-    table, path = settings.table, task.folder / settings.data
-    if table is None:
-        raise InputError("own_files needs app.options.table: the server has no file to read columns from")
-    encoder = Encoder.from_description(table, task.record)
-    settings = table_defaults(settings, task.options.keys(), encoder, task)
-    settings = weigh_classes(settings, encoder, encoder.outputs)
-    inputs = Inputs((encoder.width,), encoder.outputs, 0, table.target, task.folder)
-    model = make_model(settings.model, inputs, settings.options, task.seed, settings.device)
-    own = as_columns(path, str(path)) if path.is_file() else None
-    rows = None if own is None else encoder.encode(own, str(path), needs_client=False, needs_record=True)
+    def __init__(self) -> None:
+        self._losses: list[float] = []
+        self._pending: list[str] = []
+        self._given: set[str] = set()
 
-    def samples(place: int) -> Samples:
-        if rows is None:
-            raise InputError(f"there is no file {path}: give this client's own file with --data")
-        return rows.x, rows.y
+    def add(self, metrics: dict[str, float], y: Labels) -> None:
+        """Record the metrics of a round, measured on the test labels `y`."""
+        loss = metrics.get("loss")
+        if loss is None:
+            return
+        self._losses.append(loss)
+        recent = self._losses[-RISES - 1 :]
+        rising = len(recent) > RISES and all(later > earlier for earlier, later in pairwise(recent))
+        if rising and loss > MARGIN * self._losses[0]:
+            self._warn(
+                "rises",
+                f"the loss has risen {RISES} rounds in a row, to {loss:.3g}: the run diverges; stop it and lower lr or "
+                "optimiser.lr",
+            )
+        if len(self._losses) >= PATIENCE and (reason := worse_than_constant(metrics, y)):
+            self._warn(
+                "constant",
+                f"after {len(self._losses)} rounds {reason}: the model is no better than a constant; see dordis plan "
+                "for the clients and the epsilon that it takes, and check the ranges of the table",
+            )
 
-    public = None if settings.test is None else task.folder / settings.test
-    tested = encoder.encode(public, str(public), needs_client=False) if public and public.is_file() else None
-    test = None if tested is None else take_first((tested.x, tested.y), settings.tested)
-    described = {} if own is None or rows is None else encoder.describe(own, rows)
-    unit = f"clients = {Unit(table.client or 'client').format_count(task.population)}, each with its own file"
-    return LearningTask(
-        model,
-        task.population,
-        samples,
-        test,
-        encoder.outputs,
-        settings,
-        task.seed,
-        unit,
-        encoder=encoder,
-        keys=lambda place: None if rows is None or rows.records is None else rows.records.tolist(),
-        described=described,
-    )
+    def _warn(self, kind: str, text: str) -> None:
+        if kind not in self._given:
+            self._given.add(kind)
+            self._pending.append(text)
 
-
-def task_from_data(data: Dataset, settings: Settings, task: Task, build: Callable[[Inputs], Model]) -> LearningTask:
-    """Partition data among the clients of a task, and construct the model for inputs of the data."""
-    settings = weigh_classes(settings, data.encoder, data.classes)
-    model = build(Inputs(data.input_shape, data.classes, data.tokens, data.target, task.folder))
-    check_fits(model, data.train(slice(0, 2)), data.classes)
-    partition = settings.partition or default_partition(data)
-    parts = partition.split(data, task.population, np.random.default_rng((Use.PARTITION, task.seed)))
-
-    def samples(place: int) -> Samples:
-        return data.train(parts[place])
-
-    def keys(place: int) -> Sequence[Any] | None:
-        return None if data.records is None else data.records[parts[place]].tolist()
-
-    unit = partition.describe_unit(data, task.population)
-    public, measured = remove_clients(data, parts)
-    test, classes = take_first(public.test, settings.tested), data.classes
-    shared = settings, task.seed, unit, measured, data.encoder
-    return LearningTask(model, task.population, samples, test, classes, *shared, keys=keys)
+    def take_warnings(self) -> tuple[str, ...]:
+        """Return the warnings that were not returned before."""
+        taken, self._pending = tuple(self._pending), []
+        return taken
 
 
-def take_first(test: Samples | None, most: int) -> Samples | None:
-    """Return the first `most` samples of the test data, or all if it is 0."""
-    return test if test is None or not most else (test[0][:most], test[1][:most])
+def worse_than_constant(metrics: dict[str, float], y: Labels) -> str:
+    """Return the reason why a model is no better than a constant prediction; empty if it is better."""
+    if "r2" in metrics:
+        return f"R^2 is {metrics['r2']:.2g}" if metrics["r2"] <= 0 else ""
+    accuracy, known = metrics.get("accuracy"), np.ndim(y) == 1 and np.asarray(y).dtype.kind in "iu"
+    if accuracy is None or not known or not len(y):
+        return ""
+    share = Counter(np.asarray(y).tolist()).most_common(1)[0][1] / len(y)
+    if accuracy > share or metrics.get("auc", 0.0) > USEFUL_AUC:
+        return ""
+    return f"the accuracy is {accuracy:.1%}, and the most frequent class has {share:.1%}"
 
 
 _learning = build_once(Settings, prepare_learning)

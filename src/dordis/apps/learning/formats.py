@@ -7,7 +7,8 @@ import gzip
 import hashlib
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,7 +20,6 @@ import numpy as np
 
 from dordis.apps.learning.data import (
     IGNORED,
-    Arrays,
     Dataset,
     Samples,
     Target,
@@ -66,8 +66,11 @@ def hash_words(size: int) -> Vocabulary:
     return Vocabulary(size, number)
 
 
-def read_word_list(path: Path) -> Vocabulary:
-    """Return the vocabulary of a public list of words, one a line; raise if the file is unreadable or empty."""
+def read_words(path: Path) -> list[str]:
+    """Return the words of a public list, one a line, without repetitions and special tokens.
+
+    Raise InputError if the file is unreadable or empty.
+    """
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -75,7 +78,20 @@ def read_word_list(path: Path) -> Vocabulary:
     words = [line.strip() for line in lines if line.strip()]
     if not words:
         raise InputError(f"the vocabulary {path} is empty: give one word a line")
-    return number_words(words)
+    return list(dict.fromkeys(word for word in words if word not in SPECIAL))
+
+
+def most_frequent(texts: Iterable[list[str]], count: int) -> list[str]:
+    """Return the `count` most frequent words of public texts; raise if there are no texts."""
+    counted: Counter[str] = Counter()
+    for text in texts:
+        counted.update(word for word in text if word not in SPECIAL)
+    if not counted:
+        raise InputError(
+            "there are no held-out users to take a vocabulary from: use fewer clients than there are users, or set "
+            "app.options.vocabulary to a file with a public list of words, one a line"
+        )
+    return [word for word, _ in sorted(counted.items(), key=lambda item: (-item[1], item[0]))[:count]]
 
 
 def number_words(words: Iterable[str]) -> Vocabulary:
@@ -244,7 +260,7 @@ def read_npz(path: Path, target: Target = "classification") -> Dataset:
         raise InputError(f"{path}: {error}") from error
 
 
-def read_arrays(path: Path) -> Arrays:
+def read_arrays(path: Path) -> Mapping[str, Values]:
     """Return all arrays of a .npz file by name."""
     try:
         stored = np.load(path, allow_pickle=False)
@@ -260,7 +276,7 @@ def read_arrays(path: Path) -> Arrays:
         raise InputError(f"{path} cannot be read: pass an .npz file of plain arrays") from error
 
 
-def build_dataset(arrays: Arrays, target: Target) -> Dataset:
+def build_dataset(arrays: Mapping[str, Values], target: Target) -> Dataset:
     """Return the data set of named arrays (see `read_npz`); raise InputError if they do not fit each other."""
     needed = (*_NEEDED, *(("x_test", "y_test") if {"x_test", "y_test"} & arrays.keys() else ()))
     if missing := [name for name in needed if name not in arrays]:

@@ -26,12 +26,13 @@ import numpy as np
 from dordis.apps.learning.data import Dataset, Unit, check_dataset
 from dordis.apps.learning.formats import (
     hash_words,
+    number_words,
     read_cifar10,
     read_cifar100,
     read_idx_folder,
     read_leaf,
     read_npz,
-    read_word_list,
+    read_words,
 )
 from dordis.apps.tables.columns import SUFFIXES, as_columns
 from dordis.apps.tables.description import Table
@@ -302,7 +303,7 @@ def _idx(folder: Path, settings: "Settings", home: Path, prefix: str = "", first
 
 def _leaf(folder: Path, settings: "Settings", home: Path, shape: tuple[int, ...] = (), classes: int = 0) -> Dataset:
     known = settings.vocabulary
-    words = hash_words(known) if isinstance(known, int) else read_word_list(home / known)
+    words = hash_words(known) if isinstance(known, int) else number_words(read_words(home / known))
     return read_leaf(folder, words, settings.shape or shape, settings.classes or classes)
 
 

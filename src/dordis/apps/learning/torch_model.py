@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,10 +24,6 @@ from dordis.apps.learning.training_buffers import TrainingBuffers, UpdateBuffers
 from dordis.errors import InputError
 from dordis.privacy.scaling import Floats
 from dordis.rounds.model import Numbers
-
-if TYPE_CHECKING:
-    pass
-
 
 STATE_DICT = "model.pt"
 SMALL = 2_000_000

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import numpy as np
 
-from dordis.apps.learning.data import Labels
-from dordis.apps.learning.partition import Indices
+from dordis.apps.learning.data import Indices, Labels
 from dordis.errors import InputError, MissingExtra
 from dordis.privacy.scaling import Floats
 

@@ -6,18 +6,20 @@ from typing import ClassVar, Self
 import msgspec
 import numpy as np
 
+from dordis.apps import build_once, check_place
 from dordis.apps.learning.sources import DATA_SETS, find_folder
-from dordis.apps.options import build_once, check_place
-from dordis.apps.text.corpus import Corpus, Text, read_corpus
 from dordis.apps.text.model import (
     Bigrams,
+    Corpus,
     NoisyCounts,
     PairCounts,
+    Text,
     Zipf,
     count_words,
     countable,
     lifts,
     perplexities,
+    read_corpus,
     word_probabilities,
 )
 from dordis.errors import InputError

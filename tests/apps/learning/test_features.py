@@ -1,4 +1,4 @@
-"""Scattering maps are those of kymatio, an independent implementation."""
+"""Feature maps by name; the maps of the scattering transform are those of kymatio, an independent implementation."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dordis.apps.learning import data as data_sets
-from dordis.apps.learning import scattering
+from dordis.apps.learning import features
 from dordis.apps.learning.app import Server
-from dordis.apps.learning.data import Dataset, with_features
-from dordis.apps.learning.scattering import (
+from dordis.apps.learning.data import Dataset
+from dordis.apps.learning.features import (
     LENGTH,
     Scattering,
     Whitening,
@@ -20,6 +19,7 @@ from dordis.apps.learning.scattering import (
     pool_maps,
     scatter_images,
     strokes,
+    with_features,
 )
 from dordis.errors import InputError
 from dordis.rounds.app import Task
@@ -48,7 +48,7 @@ def test_other_shapes_and_orders_are_refused() -> None:
 def few_drawn() -> Iterator[None]:
     """Take the statistics of fewer images than the package does."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scattering, "DRAWN", 40)
+        patch.setattr(features, "DRAWN", 40)
         _whitening_grey.cache_clear()
         yield
     _whitening_grey.cache_clear()
@@ -118,12 +118,12 @@ def test_a_function_of_ones_own_is_named(tmp_path: Path) -> None:
 
 
 def test_features_of_many_inputs_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_sets, "WORTH_KEEPING", 4)
+    monkeypatch.setattr(features, "WORTH_KEEPING", 4)
     x = np.random.default_rng(8).integers(0, 256, (4, 784)).astype(np.uint8)
     data = Dataset(x, np.arange(4), shape=(28, 28), scale=255.0)
     found = with_features(data, "scattering", tmp_path)
     assert found.features == 729
-    monkeypatch.setitem(data_sets.MAPS, "scattering", f"{__name__}:flawed")
+    monkeypatch.setitem(features.MAPS, "scattering", f"{__name__}:flawed")
     np.testing.assert_array_equal(with_features(data, "scattering", tmp_path).x_train, found.x_train)
     with pytest.raises(InputError):
         with_features(Dataset(x + 1, np.arange(4), shape=(28, 28), scale=255.0), "scattering", tmp_path)

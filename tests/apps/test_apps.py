@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from dordis.apps.options import build_once
+from dordis.apps import build_once
 from dordis.errors import InputError
 from dordis.rounds.app import Task
 

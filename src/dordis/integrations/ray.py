@@ -1,9 +1,12 @@
-"""Rounds of a simulated run over Ray, by the same engine as all other rounds: processes of clients, exchange, vectors.
+"""Rounds whose clients compute in processes of a Ray cluster: `simulation.engine = "ray"` (extra `ray`).
 
-Clients answer in their process, and their uploads are summed there.  The clients of a process that dies are dropouts
-from then on.  Masks and noise are expanded slice by slice in Ray tasks.
+The engine is that of all other rounds.  Clients answer in their process, with messages encoded as on a network, and
+their uploads are summed there.  The clients of a process that dies are dropouts from then on.  Masks and noise are
+expanded slice by slice in Ray tasks.  The run itself starts every process, with the code that is installed there, so
+Ray unpickles no object of another party.
 """
 
+import os
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,15 +16,12 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import ray
-from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from dordis import wire
 from dordis.availability.dropout_models import DropoutSchedule
 from dordis.crypto.prg import GROUP
 from dordis.crypto.suite import Suite
-from dordis.errors import DordisError, InputError, ProtocolError
+from dordis.errors import DordisError, InputError, MissingExtra, ProtocolError
 from dordis.kernels.packing import Packed
 from dordis.kernels.ring import Vector
 from dordis.ledger.round_charge import OwnerCharge
@@ -37,6 +37,15 @@ from dordis.selection.selection import Selection, UniformSelection
 from dordis.simulation.exchange import LocalExchange, Lost
 from dordis.simulation.population import FullRounds, Present, SimulatedHome, announce_peers
 from dordis.simulation.run import IdleServer
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reads this at import: no usage statistics are sent
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+try:
+    import ray
+    from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+except ImportError:
+    raise MissingExtra("ray") from None
 
 Counted = Mapping[Attendance, OwnerCharge]
 
@@ -314,8 +323,13 @@ class RayRounds(FullRounds):
         self._workers = workers = start_workers(home, selection, counted)
         self._present, self._chooses, self._cap = present, isinstance(selection, UniformSelection), home.cap
         exchange, job = RayExchange(workers, departures.lost), home.job
+        answer = tap(exchange)
+
+        async def deliver(requests: Requests) -> Replies:
+            return answer(requests)
+
         engine = RoundEngine(
-            make_async(tap(exchange)),
+            deliver,
             job.protocol,
             home.registry.signing_keys(),
             self._available,
@@ -383,12 +397,3 @@ def list_processors() -> list[str]:
     if not in_turn:
         raise InputError("the cluster of Ray has no processors: start it with some (--num-cpus)")
     return in_turn
-
-
-def make_async(exchange: Exchange) -> Any:
-    """Return an exchange as an asynchronous function, which answers its calls one after the other."""
-
-    async def deliver(requests: Requests) -> Replies:
-        return exchange(requests)
-
-    return deliver

@@ -1,22 +1,155 @@
-"""A learning task from Python objects: a model, and clients as a table, a list, a mapping or torch data sets."""
+"""The task of federated learning: model, clients' data and settings, from a configuration or from Python objects.
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+Python objects are a model, and clients as a table, a list, a mapping or torch data sets.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dordis.apps.learning.app import LearningTask, take_first, task_from_data
-from dordis.apps.learning.data import Samples, Target, check_inputs, check_targets, flatten
+from dordis.apps.learning.data import (
+    Dataset,
+    Samples,
+    Target,
+    Unit,
+    check_inputs,
+    check_targets,
+    default_partition,
+    flatten,
+    remove_clients,
+)
 from dordis.apps.learning.models import Model
 from dordis.apps.learning.networks import Inputs, check_fits, make_model
 from dordis.apps.learning.settings import Settings, table_defaults, weigh_classes
-from dordis.apps.learning.sources import read_tables
+from dordis.apps.learning.sources import DIGITS, cache, load, read_tables
 from dordis.apps.learning.torch_model import TorchModel
+from dordis.apps.tables.columns import as_columns
 from dordis.apps.tables.description import Table
+from dordis.apps.tables.encoding import Encoder
 from dordis.errors import InputError
 from dordis.rounds.app import Task
+
+
+class Use(IntEnum):
+    """Purposes of a simulation's seed; each has a random stream of its own."""
+
+    INITIAL, PARTITION, TRAINING = range(3)
+
+
+@dataclass(frozen=True, eq=False)
+class LearningTask:
+    """Model, data and settings that the server and all clients of a simulation share."""
+
+    model: Model
+    clients: int
+    samples: Callable[[int], Samples] = field(repr=False)
+    """Returns inputs and labels of the client with a zero-based index."""
+    test: Samples | None = field(repr=False)
+    """Public test data, if there are any."""
+    classes: int
+    settings: Settings
+    seed: int
+    unit: str = ""
+    """Description of the privacy unit."""
+    measured: str = ""
+    """Description of the users of the test data."""
+    encoder: Encoder | None = None
+    """Preprocessing, if the data are a table."""
+    described: Mapping[str, str] = field(repr=False, default_factory=dict)
+    """Description of the client's own file by topic, for its owner; empty if clients have no files of their own."""
+    keys: Callable[[int], Sequence[Any] | None] = field(repr=False, default=lambda place: None)
+    """Returns the record id of each row of the client with a zero-based index; None if each row is a record."""
+
+
+def prepare_learning(settings: Settings, task: Task) -> LearningTask:
+    """Load the data, partition them among the clients, and construct the model."""
+    if settings.own_files:
+        return own_files_task(settings, task)
+    data = load(settings, task.folder, task.record)
+    data = data.centre_inputs() if settings.data == DIGITS and settings.centred is not False else data
+    if settings.features:
+        from dordis.apps.learning.features import with_features
+
+        data = with_features(data, settings.features, cache())
+    if data.encoder is not None:
+        settings = table_defaults(settings, task.options.keys(), data.encoder, task)
+
+    def build(inputs: Inputs) -> Model:
+        return make_model(settings.model, inputs, settings.options, task.seed, settings.device)
+
+    return task_from_data(data, settings, task, build)
+
+
+def own_files_task(settings: Settings, task: Task) -> LearningTask:
+    """Return the task of a deployment in which each client has a file of its own, and the server none.
+
+    Each client trains on all rows of its file, and needs no other client's file.
+    """
+    table, path = settings.table, task.folder / settings.data
+    if table is None:
+        raise InputError("own_files needs app.options.table: the server has no file to read columns from")
+    encoder = Encoder.from_description(table, task.record)
+    settings = table_defaults(settings, task.options.keys(), encoder, task)
+    settings = weigh_classes(settings, encoder, encoder.outputs)
+    inputs = Inputs((encoder.width,), encoder.outputs, 0, table.target, task.folder)
+    model = make_model(settings.model, inputs, settings.options, task.seed, settings.device)
+    own = as_columns(path, str(path)) if path.is_file() else None
+    rows = None if own is None else encoder.encode(own, str(path), needs_client=False, needs_record=True)
+
+    def samples(place: int) -> Samples:
+        if rows is None:
+            raise InputError(f"there is no file {path}: give this client's own file with --data")
+        return rows.x, rows.y
+
+    public = None if settings.test is None else task.folder / settings.test
+    tested = encoder.encode(public, str(public), needs_client=False) if public and public.is_file() else None
+    test = None if tested is None else take_first((tested.x, tested.y), settings.tested)
+    described = {} if own is None or rows is None else encoder.describe(own, rows)
+    unit = f"clients = {Unit(table.client or 'client').format_count(task.population)}, each with its own file"
+    return LearningTask(
+        model,
+        task.population,
+        samples,
+        test,
+        encoder.outputs,
+        settings,
+        task.seed,
+        unit,
+        encoder=encoder,
+        keys=lambda place: None if rows is None or rows.records is None else rows.records.tolist(),
+        described=described,
+    )
+
+
+def task_from_data(data: Dataset, settings: Settings, task: Task, build: Callable[[Inputs], Model]) -> LearningTask:
+    """Partition data among the clients of a task, and construct the model for inputs of the data."""
+    settings = weigh_classes(settings, data.encoder, data.classes)
+    model = build(Inputs(data.input_shape, data.classes, data.tokens, data.target, task.folder))
+    check_fits(model, data.train(slice(0, 2)), data.classes)
+    partition = settings.partition or default_partition(data)
+    parts = partition.split(data, task.population, np.random.default_rng((Use.PARTITION, task.seed)))
+
+    def samples(place: int) -> Samples:
+        return data.train(parts[place])
+
+    def keys(place: int) -> Sequence[Any] | None:
+        return None if data.records is None else data.records[parts[place]].tolist()
+
+    unit = partition.describe_unit(data, task.population)
+    public, measured = remove_clients(data, parts)
+    test, classes = take_first(public.test, settings.tested), data.classes
+    shared = settings, task.seed, unit, measured, data.encoder
+    return LearningTask(model, task.population, samples, test, classes, *shared, keys=keys)
+
+
+def take_first(test: Samples | None, most: int) -> Samples | None:
+    """Return the first `most` samples of the test data, or all if it is 0."""
+    return test if test is None or not most else (test[0][:most], test[1][:most])
+
 
 LEAST_CLIENTS = 3
 """With two clients, each of them would know the other's update from the sum."""

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dordis.cli.demo_round import DIM, simulate_round
+from dordis.cli.commands.demo import DIM, simulate_round
 from dordis.errors import InputError
 from dordis.kernels.packing import unpack
 

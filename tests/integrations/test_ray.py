@@ -158,7 +158,7 @@ def node_of(worker):
 @marked
 def test_a_killed_process_is_dropouts(cluster, monkeypatch):
     """One dies when its clients, 6 and 12, have uploaded, before the sum is merged; that of 4 and 10 at unmasking."""
-    from dordis.integrations.ray.rounds import RayAccumulator
+    from dordis.integrations.ray import RayAccumulator
 
     leaving = {1: "ShareKeys"}
     killing = Killing(cluster, {"Unmask": 3})
