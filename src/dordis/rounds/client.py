@@ -26,18 +26,10 @@ from dordis.protocols.distributed_noise import NoisyInput
 from dordis.protocols.encoded_sums import Aggregate, DistributedDP
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import Opening, SummingClient, SummingProtocol
+from dordis.rounds import catch_up
 from dordis.rounds import invitation as checks
 from dordis.rounds.app import AppClient, AppForm
-from dordis.rounds.catch_up import (
-    Encoded,
-    Invited,
-    ModelCatchUp,
-    ModelIntake,
-    Trained,
-    event_kinds,
-    find_held_model,
-    next_model,
-)
+from dordis.rounds.catch_up import Encoded, Invited, ModelCatchUp, ModelIntake, Trained, event_kinds
 from dordis.rounds.invitation import Accepted, ClientOwner, Invite, Ready, SendModel, SendSum, Train
 from dordis.rounds.model import LastModel, ModelCache
 from dordis.rounds.records import RecordSum, as_record_client, check_event, sum_for_round
@@ -180,7 +172,7 @@ class ClientRound:
     def entered(cls, client: Client, journal: Journal, invite: Invite, proof: bytes) -> "ClientRound":
         """Return a new round that the owner has consented to."""
         has_model = client.models.get(invite.model) is not None or not invite.model_bytes
-        holds = UNSET if has_model else find_held_model(client.app, client.models, invite)
+        holds = UNSET if has_model else catch_up.find_held_model(client.app, client.models, invite)
         accepted = Accepted(selected=True, has_model=has_model, proof=proof, holds=holds)
         invited = Invited(invite, accepted, client.entropy(MACHINE_BYTES))
         journal.note(invited)
@@ -401,6 +393,6 @@ class ClientRound:
         """Cache the model after this round if the application can compute it, so that the server need not send it."""
         client, model = self._client, self._intake.model
         if model is not None:
-            following = next_model(client.user_code, client.app, self.invite.info, model, aggregate)
+            following = catch_up.next_model(client.user_code, client.app, self.invite.info, model, aggregate)
             if following is not None:
                 client.models.keep(following)
