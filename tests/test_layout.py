@@ -52,7 +52,6 @@ ELSEWHERE = {
     "simulation/dry_run.py": "simulation/test_lengths.py",
     "simulation/one_round.py": "simulation/test_real_sums.py",
     "simulation/population.py": "simulation/test_fidelity.py",
-    "simulation/profiling.py": "cli/commands/test_profile.py",
 }
 """Modules without a test of their name, each with the test that covers it; entries may only be removed."""
 
