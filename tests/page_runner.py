@@ -36,7 +36,7 @@ NOT_RUN = {
     "dordis report": "follows a deployed run: tests/network reports one",
     "dordis verify": "follows a deployed run: tests/cli/commands/test_ledger.py",
     "dordis audit": "takes minutes: tests/cli/commands/test_audit.py runs small ones",
-    "dordis profile": "measures for a minute: tests/cli/commands/test_profile.py runs a small one",
+    "dordis profile": "measures for a minute: tests/simulation/test_profiling.py runs a small one",
     "dordis run --preset paper-cifar10": "needs the data set: tests/simulation reads every preset",
     "dordis run --preset mnist-writers": "needs the data set: tests/simulation reads every preset",
     "python -m reproduce all": "takes long: tests/reproduce runs its parts",

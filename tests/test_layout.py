@@ -47,7 +47,6 @@ ELSEWHERE = {
     "runs/job.py": "simulation/test_run.py",
     "runs/parties.py": "runs/test_restore.py",
     "simulation/population.py": "simulation/test_fidelity.py",
-    "simulation/profiling.py": "cli/commands/test_profile.py",
 }
 """Modules without a test of their name, each with the test that covers it; entries may only be removed."""
 

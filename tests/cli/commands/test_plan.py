@@ -6,8 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from dordis.cli.commands.plan import plan_pipeline
-from dordis.cli.commands.profile import write_profile
+from dordis.cli.commands.plan import plan_pipeline, write_profile
 from dordis.errors import InputError
 from dordis.pipeline.performance import PerformanceModel, Profile, SetupModel, StageModel
 from dordis.pipeline.planner import schedule_stages

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dordis.cli.commands import profile as command
+from dordis.cli.commands import plan as command
 from dordis.config.reading import read_config as read_config
 from dordis.errors import InputError
 from dordis.simulation import profiling, virtual_devices
