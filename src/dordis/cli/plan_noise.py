@@ -25,7 +25,7 @@ from dordis.runs.dropout_needs import DropoutNeeds, count_dropouts, find_needs
 from dordis.runs.retry import TRIES
 from dordis.runs.threat_model import ThreatModel
 from dordis.selection.colluders import OPEN, VRF, is_drawn, round_colluders
-from dordis.selection.vrf_capacity import describe_starvation
+from dordis.selection.vrf import describe_starvation
 
 SCHEMES = ("orig", "conservative", "xnoise")
 

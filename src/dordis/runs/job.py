@@ -27,7 +27,7 @@ from dordis.runs.plan import RoundPlan
 from dordis.runs.retry import TRIES
 from dordis.runs.threat_model import ThreatModel
 from dordis.selection.colluders import OPEN, VRF, is_drawn, round_colluders
-from dordis.selection.vrf_capacity import describe_starvation
+from dordis.selection.vrf import describe_starvation
 
 
 @dataclass(frozen=True)
