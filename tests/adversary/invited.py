@@ -11,9 +11,8 @@ from functools import partial
 from dordis.crypto import vrf
 from dordis.identity.registry import Registry
 from dordis.protocol import ClientId
-from dordis.selection.balanced import BalancedSelection
 from dordis.selection.beacon import SeedBeacon
-from dordis.selection.selection import Selection
+from dordis.selection.selection import BalancedSelection, Selection
 from dordis.selection.vrf import VrfSelection
 from tests.adversary import names
 from tests.adversary.assisted import Asked

@@ -23,8 +23,8 @@ from dordis.records.manifest import Manifest, encode_manifest
 from dordis.rounds.app import FixedClient
 from dordis.runs.job import Job, prepare
 from dordis.runs.run import manifest_of
-from dordis.selection.balanced import BalancedSelection
 from dordis.selection.beacon import FileBeacon
+from dordis.selection.selection import BalancedSelection
 from tests.adversary import names
 from tests.adversary.attack import Attack, attack
 from tests.adversary.directories import LastMean

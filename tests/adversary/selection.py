@@ -6,8 +6,7 @@ from functools import partial
 
 from dordis.crypto import vrf
 from dordis.protocol import ClientId, MemoryJournal
-from dordis.selection.balanced import BalancedSelection
-from dordis.selection.selection import NO_PROOFS, Proofs, Selection, UniformSelection
+from dordis.selection.selection import NO_PROOFS, BalancedSelection, Proofs, Selection, UniformSelection
 from dordis.selection.vrf import VrfSelection
 from tests.adversary import names
 from tests.adversary.attack import Attack, attack

@@ -22,7 +22,7 @@ from dordis.protocols.secagg import checks, statements
 from dordis.protocols.secagg.client import SecAggClient
 from dordis.rounds import arrivals, impossible_sums, invitation, terms
 from dordis.rounds import catch_up as missed
-from dordis.selection import balanced, selection, vrf
+from dordis.selection import selection, vrf
 from tests.adversary import names
 from tests.adversary.attack import Attack
 from tests.adversary.suite import ATTACKS
@@ -48,7 +48,6 @@ GUARDED = (
     selection,
     arrivals,
     summing,
-    balanced,
     vrf,
     policy,
     owner,

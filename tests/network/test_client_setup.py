@@ -30,9 +30,9 @@ from dordis.rounds.terms import Terms
 from dordis.rounds.user_code import ZeroOnFailure
 from dordis.runs.job import prepare
 from dordis.runs.run import manifest_of
-from dordis.selection.balanced import BalancedSelection
 from dordis.selection.beacon import FileBeacon
 from dordis.selection.colluders import window_quantile
+from dordis.selection.selection import BalancedSelection
 from tests.network.assisted_run import assisted_keys
 from tests.network.local_server import HANG, enrol
 from tests.network.process_roles import Constant, Total, settings

@@ -28,8 +28,8 @@ from dordis.protocols.secagg.messages import AdvertiseKeys
 from dordis.protocols.sparse_graph import least_quorum, least_threshold
 from dordis.rounds.invitation import Train
 from dordis.rounds.privacy_gate import PrivacyGate
-from dordis.selection.balanced import BalancedSelection
 from dordis.selection.beacon import SeedBeacon
+from dordis.selection.selection import BalancedSelection
 from dordis.selection.vrf import VrfSelection
 from tests.rounds.parties import Federation, Member, agreed, invite_to, pieces
 from tests.runs.cohorts import RUN, keys_of, registry_of

@@ -1,4 +1,4 @@
-"""VRF selection: clients accept a U with valid proofs and refuse every other U; participation caps leave enough clients."""
+"""VRF selection: clients accept a U with valid proofs and refuse every other U; participation caps."""
 
 import hashlib
 from dataclasses import replace

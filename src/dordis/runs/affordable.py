@@ -15,8 +15,7 @@ from dordis.ledger.round_charge import OwnerCharge
 from dordis.owner.participation import Attendance
 from dordis.protocol import ClientId
 from dordis.runs.plan import RoundPlan
-from dordis.selection.balanced import ScheduledSelection
-from dordis.selection.selection import Selection
+from dordis.selection.selection import ScheduledSelection, Selection
 
 LEAST = 0.25
 """Least fraction of the planned cost at which a round is still run: a quarter of the cost is twice the noise."""

@@ -19,10 +19,9 @@ from dordis.protocols.summing import SummingProtocol
 from dordis.rounds.app import AppClient
 from dordis.rounds.client import Client
 from dordis.runs.plan import RoundPlan
-from dordis.selection.balanced import BalancedSelection
 from dordis.selection.beacon import Beacon
 from dordis.selection.colluders import BALANCED, OPEN, UNIFORM, VRF
-from dordis.selection.selection import OpenArrival, Selection, UniformSelection
+from dordis.selection.selection import BalancedSelection, OpenArrival, Selection, UniformSelection
 from dordis.selection.vrf import VrfSelection
 
 

@@ -19,8 +19,7 @@ from dordis.rounds.watch import Watch, silent
 from dordis.runs.coordinator import Coordinator, FinishedRound
 from dordis.runs.job import Job
 from dordis.runs.plan import RoundPlan
-from dordis.selection.balanced import EveryClient
-from dordis.selection.selection import Selection
+from dordis.selection.selection import EveryClient, Selection
 from dordis.simulation.population import Identities, SimulatedHome
 
 
