@@ -11,7 +11,6 @@ ELSEWHERE = {
     "apps/learning/from_objects.py": "test_library.py",
     "apps/tables/synthetic.py": "cli/commands/test_run_own_table.py",
     "apps/text/corpus.py": "apps/text/test_app.py",
-    "availability/device_traces.py": "availability/test_dropout_models.py",
     "cli/commands/demo.py": "cli/test_cli.py",
     "cli/options.py": "cli/test_words.py",
     "cli/output.py": "cli/test_words.py",

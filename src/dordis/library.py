@@ -17,9 +17,9 @@ from dordis.apps.learning.networks import Inputs
 from dordis.apps.learning.settings import Settings
 from dordis.apps.learning.trained_model import SAVED_MODEL, TrainedModel, read_model
 from dordis.apps.tables.description import Table
-from dordis.availability.dropout_models import DropoutModel, NoDropout, Rate
 from dordis.config import reading
 from dordis.config.schema import App, Config, Federation, Privacy, Protocol, Simulation
+from dordis.dropout_models import DropoutModel, NoDropout, Rate
 from dordis.errors import HopelessPlan, InputError, LedgerDamaged, NothingTrained, RoundFailed
 from dordis.ledger.consistency import check_evidence, check_model
 from dordis.privacy.advice import check_prospects, describe_prospects

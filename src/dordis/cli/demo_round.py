@@ -12,8 +12,8 @@ from math import sqrt
 import numpy as np
 from rich.table import Table
 
-from dordis.availability.dropout_models import RateDropout
 from dordis.cli.output import facts_table, make_table
+from dordis.dropout_models import RateDropout
 from dordis.errors import InputError
 from dordis.kernels.packing import unpack
 from dordis.privacy.accounting import ParticipationSchedule

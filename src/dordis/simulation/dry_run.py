@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 
 from dordis import wire
-from dordis.availability.dropout_models import NoDropout
 from dordis.config.schema import Simulation
+from dordis.dropout_models import NoDropout
 from dordis.protocol import ClientId
 from dordis.protocols.delivery import Dispatch
 from dordis.protocols.encoded_sums import DistributedDP

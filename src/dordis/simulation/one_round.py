@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from dordis.availability.dropout_models import Dropout
 from dordis.config.schema import RunConfig, Simulation
 from dordis.crypto.suite import DEFAULT
+from dordis.dropout_models import Dropout
 from dordis.errors import InputError
 from dordis.ledger.ledger import Ledger
 from dordis.privacy.encoding import SEED_BYTES, Entropy

@@ -6,8 +6,8 @@ from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 
-from dordis.availability.dropout_models import Rate
 from dordis.config.schema import Config, Simulation
+from dordis.dropout_models import Rate
 from dordis.errors import InputError, MissingExtra
 from dordis.protocol import ClientId
 from dordis.rounds.app import AppClient, AppServer

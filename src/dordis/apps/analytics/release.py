@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from dordis.availability.dropout_models import RateDropout
+from dordis.dropout_models import RateDropout
 from dordis.errors import InputError
 from dordis.ledger.ledger import Ledger
 from dordis.privacy.accounting import (

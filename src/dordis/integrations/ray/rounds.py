@@ -18,9 +18,9 @@ from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from dordis import wire
-from dordis.availability.dropout_models import DropoutSchedule
 from dordis.crypto.prg import GROUP
 from dordis.crypto.suite import Suite
+from dordis.dropout_models import DropoutSchedule
 from dordis.errors import DordisError, InputError, ProtocolError
 from dordis.kernels.packing import Packed
 from dordis.kernels.ring import Vector
