@@ -11,7 +11,7 @@ from fractions import Fraction
 import msgspec
 
 from dordis.errors import BudgetExceeded, DataBudgetExceeded, InputError
-from dordis.ledger.charged_rounds import ChargedRounds, LedgerRound
+from dordis.ledger.entries import ChargedRounds, LedgerRound
 from dordis.ledger.round_charge import (
     Charge,
     ChunkOutcome,

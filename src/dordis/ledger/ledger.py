@@ -15,12 +15,12 @@ import msgspec
 
 from dordis.durable_files import AppendOnlyFile, LockedFile, write_new
 from dordis.errors import BudgetExceeded, InputError, LedgerDamaged
-from dordis.ledger.charged_rounds import LedgerRound
 from dordis.ledger.client_spending import Account, Budget
 from dordis.ledger.entries import (
     Completed,
     Counted,
     Entry,
+    LedgerRound,
     Opened,
     Refused,
     Reserved,
