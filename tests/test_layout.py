@@ -27,7 +27,6 @@ ELSEWHERE = {
     "kernels/table_sampling.py": "privacy/test_skellam_table.py",
     "kernels/vector_instructions.py": "privacy/test_skellam_noise.py",
     "ledger/client_spending.py": "ledger/test_ledger.py",
-    "ledger/round_charge.py": "ledger/test_tampering.py",
     "ledger/stated_epsilon.py": "ledger/test_tampering.py",
     "owner/manifest_checks.py": "network/test_client_setup.py",
     "privacy/mechanisms/distributed_discrete_gaussian.py": "privacy/mechanisms/test_mechanism.py",

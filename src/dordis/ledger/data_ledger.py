@@ -14,8 +14,9 @@ from dordis.durable_files import write_atomically
 from dordis.errors import InputError
 from dordis.ledger.client_spending import Budget
 from dordis.ledger.combine_runs import read_part
+from dordis.ledger.entries import RunCharge
 from dordis.ledger.ledger import Ledger, read_ledger
-from dordis.ledger.round_charge import RunCharge, theta_squared
+from dordis.ledger.round_charge import theta_squared
 from dordis.privacy import accounting, gdp
 from dordis.protocols.parameters import RUN_BYTES
 from dordis.records.run_records import LEDGER

@@ -24,12 +24,14 @@ from dordis.ledger.entries import (
     Opened,
     Refused,
     Reserved,
+    RunCharge,
     RunCharged,
     Succeeded,
     decode_entry,
     encode_entry,
+    outcome_from_output,
 )
-from dordis.ledger.round_charge import Charge, OwnerCharge, RunCharge, outcome_from_output
+from dordis.ledger.round_charge import Charge, OwnerCharge
 from dordis.ledger.stated_epsilon import LedgerSummary, StatedEpsilon, stated_epsilon, summarise
 from dordis.privacy.accounting import PAPER
 from dordis.protocols.costs import RoundCost
