@@ -21,7 +21,7 @@ from dordis.config import reading
 from dordis.config.schema import App, Config, Federation, Privacy, Protocol, Simulation
 from dordis.dropout_models import DropoutModel, NoDropout, Rate
 from dordis.errors import HopelessPlan, InputError, LedgerDamaged, NothingTrained, RoundFailed
-from dordis.ledger.consistency import check_evidence, check_model
+from dordis.ledger.verification import check_evidence, check_model
 from dordis.privacy.advice import check_prospects, describe_prospects
 from dordis.privacy.strategies import NoNoise
 from dordis.protocols.table import summing_protocol

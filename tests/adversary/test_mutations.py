@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dordis import protocol, wire
-from dordis.ledger import combine_runs, consistency, receipt, verification
+from dordis.ledger import combine_runs, receipt, verification
 from dordis.owner import directory, journal, manifest_checks, owner, participation, policy
 from dordis.owner import receipts as kept_receipts
 from dordis.privacy.records.accounting import SampledEvents
@@ -53,7 +53,6 @@ GUARDED = (
     owner,
     participation,
     journal,
-    consistency,
     receipt,
     verification,
     combine_runs,
@@ -92,7 +91,7 @@ ALLOWED = {
     # It reads the owner's own file: whoever can alter that is on the client's device, which is trusted.
     "dordis.owner.participation.check_lines",
     # It calls the others; without it everything passes.
-    "dordis.ledger.consistency.check_evidence",
+    "dordis.ledger.verification.check_evidence",
     "dordis.owner.receipts.check_history",
     # Without it a run counts twice: the sum is larger than what was spent, never smaller.
     "dordis.ledger.combine_runs.check_once",

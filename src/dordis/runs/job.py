@@ -7,7 +7,7 @@ from pathlib import Path
 from dordis.config.schema import Closing, RunConfig
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import InputError
-from dordis.ledger.data_ledger import PlannedRun, find_data_ledger
+from dordis.ledger.combine_runs import PlannedRun, find_data_ledger
 from dordis.loading import load_class, load_object
 from dordis.owner.policy import CLIENT, RECORD
 from dordis.privacy.accounting import ParticipationSchedule

@@ -15,7 +15,7 @@ from dordis.durable_files import lock_directory
 from dordis.errors import BudgetExceeded, InputError, RoundFailed
 from dordis.identity.registry import Registry
 from dordis.kernels.packing import packed_size
-from dordis.ledger import consistency
+from dordis.ledger import verification
 from dordis.ledger.ledger import Ledger, LedgerSummary
 from dordis.ledger.receipt import last_digest
 from dordis.ledger.round_charge import OwnerCharge
@@ -198,9 +198,9 @@ class Run:
 
     @classmethod
     def _resumed(cls, job: Job, home: Population, path: Path, stored: StoredRun) -> "Run":
-        consistency.check_model(stored)
-        consistency.check_last(stored)
-        consistency.check_evidence(stored)
+        verification.check_model(stored)
+        verification.check_last(stored)
+        verification.check_evidence(stored)
         records = RunRecords.open(path)
         check_same(job.config, records)
         check_registry(home.registry, records)
@@ -219,9 +219,9 @@ class Run:
         Clients that the predecessor evicted stay evicted.  The predecessor cannot be resumed any more.
         """
         stored = run_records.load_run(predecessor)
-        consistency.check_model(stored)
-        consistency.check_last(stored)
-        spent = consistency.check_evidence(stored)
+        verification.check_model(stored)
+        verification.check_last(stored)
+        spent = verification.check_evidence(stored)
         check_succeeds(job, stored)
         before = RunRecords.open(predecessor)
         earlier = Ledger.open(predecessor / LEDGER, before.id) if job.design.proves else None
