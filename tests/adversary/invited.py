@@ -49,7 +49,7 @@ def bring_in(session: Session, selection: Selection, proofs: Mapping[ClientId, b
 @invited(
     "a contribution of a client that is not scheduled",
     refused_by="check_contributor_scheduled (ProtocolError)",
-    checks=(names.SELECTION + "balanced.check_contributor_scheduled",),
+    checks=(names.SELECTION + "selection.check_contributor_scheduled",),
 )
 def bring_in_unscheduled(session: Session) -> str:
     """The server takes the contribution of a colluder whose turn it is not, in the place of an honest client."""

@@ -176,7 +176,7 @@ ATTACKS = (
         lambda session: enter_by(session, TURNS, victim=DUE[0]),
         refused_by="check_all_scheduled (ProtocolError)",
         stage="AdvertiseKeys",
-        checks=(names.SELECTION + "balanced.check_all_scheduled",),
+        checks=(names.SELECTION + "selection.check_all_scheduled",),
         agreed={"clients": (*DUE[:-1], NOT_DUE)},
     ),
     false_selection(
