@@ -24,8 +24,7 @@ from dordis.ledger.receipt import FIRST, Receipt, read_receipt_files
 from dordis.protocol import ClientId
 from dordis.protocols.encoded_sums import Aggregate
 from dordis.records import run_records
-from dordis.records.evictions import Evictions
-from dordis.records.run_records import EVICTIONS, LEDGER, METRICS, MODEL, RECEIPTS, REGISTRY, RESULT, ROUNDS
+from dordis.records.run_records import EVICTIONS, LEDGER, METRICS, MODEL, RECEIPTS, REGISTRY, RESULT, ROUNDS, Evictions
 from dordis.rounds.app import AppServer, FixedClient, RoundInfo, State
 from dordis.runs.run import Run
 from dordis.simulation.population import Identities

@@ -25,8 +25,7 @@ from dordis.privacy.projection import Alignment
 from dordis.protocol import ClientId
 from dordis.protocols.costs import round_cost
 from dordis.protocols.parameters import INDEX_BYTES, Parameters
-from dordis.records.evictions import Evictions
-from dordis.records.run_records import FailedAttempt, RoundMetrics, RoundRecord, timestamp
+from dordis.records.run_records import Evictions, FailedAttempt, RoundMetrics, RoundRecord, timestamp
 from dordis.rounds.app import AppServer, RoundInfo
 from dordis.rounds.engine import AgreedRound, Gathered, InterruptedRound, RoundResult, RoundRunner
 from dordis.rounds.invitation import Invitation, Invite

@@ -23,9 +23,17 @@ from dordis.owner.participation import Attendance
 from dordis.pipeline.performance import AutoChunks
 from dordis.privacy.clipping import Clipping
 from dordis.records import run_records
-from dordis.records.evictions import Evictions
 from dordis.records.manifest import DEPLOYED, Manifest, PlanRecord, Predecessor
-from dordis.records.run_records import EVICTIONS, LEDGER, RECEIPTS, FailedAttempt, RunOutcome, RunRecords, StoredRun
+from dordis.records.run_records import (
+    EVICTIONS,
+    LEDGER,
+    RECEIPTS,
+    Evictions,
+    FailedAttempt,
+    RunOutcome,
+    RunRecords,
+    StoredRun,
+)
 from dordis.rounds.app import check_keeps_state
 from dordis.rounds.engine import InterruptedRound, RoundRunner
 from dordis.rounds.watch import AttemptFailed, Watch, silent

@@ -7,8 +7,7 @@ import sys
 import pytest
 
 from dordis.owner.directory import ClientDirectory
-from dordis.records.queue import RunQueue
-from dordis.records.run_records import ConnectedClients, write_connected
+from dordis.records.server_status import ConnectedClients, RunQueue, write_connected
 from tests.cli.in_process import dordis
 from tests.network.local_server import enrol
 from tests.simulation.whole_runs import TOY

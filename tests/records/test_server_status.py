@@ -1,9 +1,11 @@
-"""A queue of runs: configurations by name, and the run to resume."""
+"""Files of a server: the queue of runs, by the names of configurations, and the complaints of assisted runs."""
 
 import pytest
 
 from dordis.errors import InputError
-from dordis.records.queue import FILE, QueuedRun, RunQueue
+from dordis.protocols.assisted.disputes import Complaints
+from dordis.records.server_status import QUEUE, QueuedRun, RunQueue, read_complaints
+from dordis.rounds.arrivals import ArrivalStore
 
 
 def test_configurations_run_by_name_and_one_that_has_begun_is_resumed(tmp_path):
@@ -28,9 +30,20 @@ def test_a_folder_without_configurations_and_the_directory_of_a_run_are_no_queue
     with pytest.raises(InputError, match="there is no configuration"):
         RunQueue(tmp_path)
     (tmp_path / "config.toml").touch()
-    (tmp_path / FILE).write_text("[]")
+    (tmp_path / QUEUE).write_text("[]")
     with pytest.raises(InputError, match="is not what dordis wrote"):
         RunQueue(tmp_path)
     (tmp_path / "manifest.json").touch()
     with pytest.raises(InputError, match="give it with --resume"):
         RunQueue(tmp_path)
+
+
+def test_complaints_are_read_from_the_directory_of_a_run(tmp_path):
+    assert read_complaints(tmp_path) == Complaints()
+    said = Complaints(frozenset({(1, 8), (3, 8)}), frozenset({2}), frozenset({5}))
+    ArrivalStore(tmp_path / "arrivals.bin").keep_standing(said)
+    assert read_complaints(tmp_path) == said
+    assert ArrivalStore(tmp_path / "arrivals.bin").standing(Complaints) == said
+    (tmp_path / "complaints.json").write_bytes(b'{"edges":[[1,')
+    with pytest.raises(InputError, match=r"complaints\.json is not what dordis wrote"):
+        read_complaints(tmp_path)
