@@ -34,7 +34,7 @@ ELSEWHERE = {
     "privacy/mechanisms/baselines.py": "privacy/mechanisms/test_mechanism.py",
     "privacy/strategies.py": "runs/test_plan.py",
     "protocols/cohort.py": "protocols/test_parameters.py",
-    "protocols/costs.py": "owner/test_owner.py",
+    "protocols/costs.py": "owner/test_policy.py",
     "protocols/one_message.py": "protocols/test_open_arrival.py",
     "protocols/summing.py": "protocols/test_distributed_noise.py",
     "records/manifest.py": "records/test_run_records.py",

@@ -12,7 +12,7 @@ import pytest
 
 from dordis import protocol, wire
 from dordis.ledger import combine_runs, receipt, verification
-from dordis.owner import directory, journal, manifest_checks, owner, participation, policy
+from dordis.owner import directory, journal, manifest_checks, participation, policy
 from dordis.owner import receipts as kept_receipts
 from dordis.privacy.records.accounting import SampledEvents
 from dordis.protocols import cohort, delivery, limits, parameters, summing
@@ -50,7 +50,6 @@ GUARDED = (
     summing,
     vrf,
     policy,
-    owner,
     participation,
     journal,
     receipt,

@@ -7,9 +7,8 @@ from typing import Any
 
 from dordis.errors import InputError, ParametersRefused
 from dordis.identity.registry import Registry
-from dordis.owner.owner import Owner
 from dordis.owner.participation import MemoryTrainings, Participation
-from dordis.owner.policy import CLIENT, RECORD, Policy
+from dordis.owner.policy import CLIENT, RECORD, Owner, Policy
 from dordis.owner.receipts import KeptReceipts
 from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.privacy.records.accounting import WORD
