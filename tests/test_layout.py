@@ -18,7 +18,6 @@ ELSEWHERE = {
     "cli/run_display.py": "cli/commands/test_run.py",
     "config/schema.py": "config/test_reading.py",
     "identity/certificates.py": "identity/test_keys.py",
-    "identity/signed_registry.py": "identity/test_authority.py",
     "integrations/flower/exchange.py": "integrations/flower/test_attacks.py",
     "integrations/flower/pins.py": "integrations/flower/test_attacks.py",
     "integrations/flower/population.py": "integrations/flower/test_attacks.py",

@@ -13,8 +13,7 @@ import numpy as np
 
 from dordis.config.schema import Deployment, Federation, Privacy, RunConfig
 from dordis.config.schema import Protocol as ProtocolSection
-from dordis.identity.registry import Registry
-from dordis.identity.signed_registry import Member, RevokedKeys
+from dordis.identity.registry import Member, Registry, RevokedKeys
 from dordis.network.client_setup import ClientInstallation
 from dordis.network.messages import Welcome
 from dordis.owner.directory import ClientDirectory

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from dordis.errors import BudgetRefused, InputError, MalformedMessage, ParametersRefused, ProtocolError
-from dordis.identity.registry import Registry
-from dordis.identity.signed_registry import Member, RevokedKeys
+from dordis.identity.registry import Member, Registry, RevokedKeys
 from dordis.network.client_setup import ClientInstallation, check_record_seconds, create_participant, install
 from dordis.network.deployment import deployable_config
 from dordis.network.messages import Welcome

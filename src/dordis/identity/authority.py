@@ -25,6 +25,7 @@ from dordis.errors import CryptoError, InputError
 from dordis.identity import certificates
 from dordis.identity.certificates import (
     AlternativeNames,
+    Identity,
     TlsKey,
     alternative_names,
     fingerprint,
@@ -34,8 +35,7 @@ from dordis.identity.certificates import (
     to_pem,
 )
 from dordis.identity.keys import CERTIFICATE, Keys, PrivateKeys, load_keys, read_certificates
-from dordis.identity.registry import Identity
-from dordis.identity.signed_registry import Member, Membership, RevokedKeys, SignedRegistry
+from dordis.identity.registry import Member, Membership, RevokedKeys, SignedRegistry
 from dordis.protocol import ClientId
 
 LIMIT = 64 << 10

@@ -80,8 +80,7 @@ def read_registry(path: Path | None, authority: Path | None) -> "Registry | None
     None without a `path`.
     """
     from dordis.identity.certificates import load_certificate
-    from dordis.identity.registry import Registry
-    from dordis.identity.signed_registry import SignedRegistry
+    from dordis.identity.registry import Registry, SignedRegistry
 
     if path is None:
         return None
