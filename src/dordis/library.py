@@ -233,11 +233,9 @@ def train(
         )
     task = Task({}, 0, seed, by_record=unit == "record", record=record)
     common = objects.gather(model, data, test, table, settings, training.keys(), task)
-    population = common.clients
-    cohort = per_round or min(population, LARGEST_COHORT)
+    cohort = per_round or min(common.clients, LARGEST_COHORT)
     stored = msgspec.structs.replace(common.settings, table=table)
-    without = Privacy(clip=clip, delta=delta, noise=NoNoise())
-    privacy = without if epsilon is None else Privacy(epsilon, delta, clip)
+    privacy = Privacy(clip=clip, delta=delta, noise=NoNoise()) if epsilon is None else Privacy(epsilon, delta, clip)
     if unit == "record":
         privacy = msgspec.structs.replace(privacy, unit=unit, record=record, records=records, sampling=sampling)
     arrival: Literal["invited", "open"] = "invited" if summing_protocol(protocol).has_cohort else "open"
@@ -245,7 +243,7 @@ def train(
         name=name,
         output=str(output),
         app=App(OBJECTS, OBJECTS, msgspec.to_builtins(stored)),
-        federation=Federation(population, cohort, rounds, arrival=arrival),
+        federation=Federation(common.clients, cohort, rounds, arrival=arrival),
         privacy=privacy,
         protocol=Protocol(protocol, mode, colluders=colluders),
         simulation=Simulation(

@@ -74,7 +74,7 @@ def new_request(name: str, private: PrivateKeys, hosts: Sequence[str] = (), repl
     """
     certificates.check_name(name)
     keys = private.keys
-    names = certificates.host_names(hosts) if keys is None else [_identity_name(keys.identity())]
+    names = [_identity_name(keys.identity())] if keys else [certificates.server_name(host) for host in hosts]
     asked = (
         x509.CertificateSigningRequestBuilder()
         .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))

@@ -7,7 +7,6 @@ The alternative name of a client is `urn:dordis:client:ID:SIGNING:VRF`.
 import hashlib
 import ipaddress
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -66,12 +65,8 @@ def client_names(client: ClientId, identity: Identity) -> AlternativeNames:
     return [x509.UniformResourceIdentifier(f"urn:dordis:client:{client}:{identity.signing.hex()}:{identity.vrf.hex()}")]
 
 
-def host_names(hosts: Sequence[str]) -> AlternativeNames:
-    """Return the alternative names of a server for its certificate, from host names or IP addresses."""
-    return [_host(host) for host in hosts]
-
-
-def _host(host: str) -> x509.GeneralName:
+def server_name(host: str) -> x509.GeneralName:
+    """Return the alternative name of a server for its certificate, from a host name or an IP address."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

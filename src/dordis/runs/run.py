@@ -24,16 +24,7 @@ from dordis.pipeline.performance import AutoChunks
 from dordis.privacy.clipping import Clipping
 from dordis.records import run_records
 from dordis.records.manifest import DEPLOYED, Manifest, PlanRecord, Predecessor
-from dordis.records.run_records import (
-    EVICTIONS,
-    LEDGER,
-    RECEIPTS,
-    Evictions,
-    FailedAttempt,
-    RunOutcome,
-    RunRecords,
-    StoredRun,
-)
+from dordis.records.run_records import EVICTIONS, LEDGER, RECEIPTS, FailedAttempt, RunOutcome, RunRecords, StoredRun
 from dordis.rounds.app import check_keeps_state
 from dordis.rounds.engine import InterruptedRound, RoundRunner
 from dordis.rounds.watch import AttemptFailed, Watch, silent
@@ -241,7 +232,7 @@ class Run:
         records = RunRecords.create(root, manifest, config)
         home.store(records.path)
         records.begin(state)
-        Evictions(records.path / EVICTIONS).inherit(stored.evictions, before.id.hex())
+        run_records.Evictions(records.path / EVICTIONS).inherit(stored.evictions, before.id.hex())
         budget = job.design.budget
         ledger = Ledger.succeed(earlier, records.path / LEDGER, records.id, budget) if earlier else None
         return cls(job, records, home, ledger)._alone()
@@ -327,7 +318,7 @@ class Run:
             protocol=job.protocol.name,
             clipping=next_clipping(self.records, Clipping.from_config(config.privacy.clip)),
             alignment=last.alignment if (last := self.records.last()) else None,
-            evictions=Evictions(self.records.path / EVICTIONS),
+            evictions=run_records.Evictions(self.records.path / EVICTIONS),
             interrupted=interrupted,
             on_failure=lambda failed: self._note_failure(failed, watch),
             on_receipt=lambda receipt: receipt.save(self.records.path / RECEIPTS),
