@@ -33,8 +33,7 @@ from dordis.rounds.app import RoundInfo, Task
 from dordis.rounds.watch import StageBegan
 from dordis.runs.plan import RoundPlan
 from dordis.runs.threat_model import ThreatModel
-from dordis.simulation.one_round import home_of_updates, single_round
-from dordis.simulation.run import prepare
+from dordis.simulation.run import home_of_updates, prepare, single_round
 
 CLIENTS, PER_ROUND, SAMPLES, CLASSES, SIDE = 100, 20, 10, 62, 28
 CNN = 1_018_174

@@ -20,9 +20,8 @@ from dordis.rounds import invitation
 from dordis.rounds.app import FixedClient
 from dordis.rounds.client import Client
 from dordis.rounds.engine import AgreedRound, RoundEngine, RoundResult
-from dordis.rounds.invitation import Invitation, Invite
+from dordis.rounds.invitation import Invitation, Invite, Terms
 from dordis.rounds.model import ModelBytes
-from dordis.rounds.terms import Terms
 from dordis.runs.plan import RoundPlan
 from dordis.runs.threat_model import ThreatModel
 from reproduce.network import NoReplay

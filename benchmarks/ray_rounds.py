@@ -28,7 +28,7 @@ from dordis.runs.coordinator import FinishedRound
 from dordis.runs.plan import RoundPlan
 from dordis.runs.threat_model import ThreatModel
 from dordis.selection.selection import Selection
-from dordis.simulation.one_round import home_of_updates, single_round
+from dordis.simulation.run import home_of_updates, single_round
 
 SHARE = (100, 1_000_000)
 """Clients and coordinates where the share of the driver is measured."""

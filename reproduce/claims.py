@@ -57,7 +57,7 @@ def paper_claims(rounds: Sequence[RoundTime]) -> list[Claim]:
     near = all(abs(ours - paper) <= 0.02 for ours, paper in zip(idle, PAPER_IDLE, strict=True))
     where = "idle in plain execution, ResNet-18, n = 16: s-comp, c-comp, comm"
     added, counts = _added_by_exact(rounds), _common_chunks(rounds)
-    padded = "much of the gain is saved padding, and SecAgg+ has less to hide"
+    padded = "much of the gain is padding that chunks save, and a SecAgg+ round has less work to overlap"
     return [
         fitted(where, "53, 63, 93 %", _percent(idle, ", "), near),
         fitted("speed-up, CNN 1M", "negligible", _range(cnn), max(cnn) <= ABOUT_ONE),

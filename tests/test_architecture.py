@@ -13,7 +13,7 @@ import pytest
 from dordis.cli.demo_round import plan_demo
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols.secagg import SECAGG
-from dordis.simulation.one_round import home_of_updates, single_round
+from dordis.simulation.run import home_of_updates, single_round
 from tools import noise_picture
 from tools.architecture_pictures import PAGE as PATH
 from tools.architecture_pictures import PICTURES, ROOT, draw_pictures, read_layer_texts, read_layers

@@ -10,16 +10,17 @@ from reproduce.paper.jobs import Finished
 
 TITLE = "The paper, figure by figure"
 INTRODUCTION = (
-    "Every figure and table of the paper's evaluation and motivation, with its numbers beside ours. Each section says "
-    "first what was run. Verdicts are `holds`, `NO: differs, because ...` or `cannot be run here`; a fitted number is "
-    "called fitted and counts for nothing. A section without results says `not run`. Figures 5 and 7 and table 4 "
-    "describe the protocol, the architecture and the programming interface: [paper_map.md](../paper_map.md) says where "
-    "they are here."
+    "This page has every figure and table of the paper's evaluation and motivation, with the paper's numbers beside "
+    "ours. Each section says first what was run. For each statement of the paper the column *verdict* says whether it "
+    "is true here: `holds`, `NO: differs, because ...` or `cannot be run here`. A number is called fitted if our "
+    "costs were chosen to give it; such a number proves nothing. A section without results says `not run`. Figures 5 "
+    "and 7 and table 4 describe the protocol, the architecture and the programming interface: "
+    "[paper_map.md](../paper_map.md) says where they are in dordis."
 )
 DATA = (
-    "DIR has the data sets of the presets `mnist-writers`, `cifar10-features` and `chat`, and an .npz of devices' "
-    "availability with `avail` in its name. Seconds are those of a section's jobs, one after the other, where they "
-    "were run; jobs that sections share are counted in each."
+    "DIR has the data sets of the presets `mnist-writers`, `cifar10-features` and `chat`, and an .npz file of "
+    "devices' availability with `avail` in its name. The column *seconds* has the time of all jobs of a section, one "
+    "after the other, on the machine that ran them. A job that several sections need is counted in each of them."
 )
 NOT_RUN = "not run"
 

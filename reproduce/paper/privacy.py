@@ -16,9 +16,10 @@ BUDGETS = (3.0, 6.0, 9.0)
 CLOSE = 0.05
 """The paper prints one digit."""
 RUN = (
-    "Real runs of dordis at the paper's settings (sections 2.3 and 6.1: clients, rounds, accounting, threat model, T = "
-    "n/2, dropout before the upload), ideal fidelity, with 16 bits for its 20 and updates of 16 zeros, because epsilon "
-    "does not depend on the model: epsilon is what the ledger recorded in the last round."
+    "Real runs of dordis were made at ideal fidelity (no masks, noise of the same distribution) and at the paper's "
+    "settings (sections 2.3 and 6.1: clients, rounds, accounting, threat model, T = n/2, dropout before the upload). "
+    "Two things differ: coordinates have 16 bits instead of 20, and updates are 16 zeros, because epsilon does not "
+    "depend on the model. Epsilon is the value that the ledger recorded in the last round."
 )
 
 

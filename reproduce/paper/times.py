@@ -22,9 +22,10 @@ from reproduce.paper.measured import list_obstacles, measured_jobs, read_measure
 from reproduce.round_times import WORKLOADS, run_figure, run_shares
 
 MODEL = (
-    "A model in virtual time under the paper's cost mix (some costs are fitted to the paper, and said so), beside real "
-    "rounds of `dordis serve` and its clients, measured in network namespaces of one machine (`python -m reproduce "
-    "cluster`); their commands are below the tables."
+    "A model computes the round times in virtual time under the paper's cost mix; the tables say which results are "
+    "fitted to the paper. Beside these times are those of real rounds of `dordis serve` and its clients, measured in "
+    "network namespaces of one machine (`python -m reproduce cluster`). The commands of these measurements are below "
+    "the tables."
 )
 LEAST_GAIN = 1.3
 """The least speed-up of the paper's large models."""

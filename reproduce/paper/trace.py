@@ -29,13 +29,17 @@ WRITERS = (
 SEEDS = (0, 1, 2)
 WIDE = 0.3
 DEVICES = (
-    f"the {VOLATILE} most volatile of all devices of a trace of real phones (FLASH, half-hour slots; a round is a slot)"
+    f"The clients are the {VOLATILE} most volatile of all devices in FLASH, a trace of real phones in slots of half an "
+    "hour; each round takes one slot."
 )
-SHORT = "updates of 16 zeros, the paper's accounting, 16 bits for its 20, T = 14 and t = 2 of 16 clients a round"
-REPLAYED = f"Real runs, ideal fidelity, whose clients are {DEVICES}; {SHORT}."
+SHORT = (
+    "have updates of 16 zeros, the paper's accounting, 16 bits for each coordinate instead of the paper's 20, 16 "
+    "clients a round, T = 14 and t = 2"
+)
+REPLAYED = f"Real runs of dordis were made at ideal fidelity. {DEVICES} The runs {SHORT}."
 TRAINED = (
-    "Real training, ideal fidelity, on a stand-in (MNIST by its 539 writers, public features, up to 100 a round, 20 "
-    f"rounds) whose clients are {DEVICES}; epsilon from runs with {SHORT}."
+    "Real training gives the accuracy, at ideal fidelity on a stand-in for CIFAR-10: MNIST by its 539 writers, public "
+    f"features, up to 100 clients a round, 20 rounds. {DEVICES} Epsilon is that of other runs, which {SHORT}."
 )
 
 
@@ -101,7 +105,7 @@ def privacy_verdicts(results: Results, task: str) -> list[Verdict]:
     spent = {noise: results[f"trace epsilon {task} {noise}"]["epsilon"][-1] for noise in STRATEGIES[1:]}
     paper = PAPER_EPSILON[task]
     mean = fmean(results[f"trace epsilon {task} orig"]["dropped"])
-    other = f"another trace: here {mean:.0%} drop out of a round on average"
+    other = f"the availability trace is another one: here {mean:.0%} drop out of a round on average"
     return [
         Verdict.decide(
             "Orig spends more than its budget of 6", f"{paper}", f"{spent['orig']:.2f}", spent["orig"] > 6, other
@@ -173,7 +177,12 @@ def show_figure_1c(results: Results) -> Content:
     said = "Con-5 loses 16 % of accuracy for CIFAR-100, Early 19-29 %"
     verdicts = [
         *privacy_verdicts(results, "cifar100"),
-        Verdict(said, "16 %", "not run", f"{CANNOT}CIFAR-100 is not at hand, and ResNet-18 drowns in honest noise"),
+        Verdict(
+            said,
+            "16 %",
+            "not run",
+            f"{CANNOT}CIFAR-100 is not at hand, and ResNet-18 learns almost nothing under noise of the right size",
+        ),
     ]
     grid = Grid("privacy", ("noise", "rounds", "epsilon", "ended by"), epsilon_rows(results, "cifar100"))
     return Content(verdicts, [grid], [epsilon_chart(results, "cifar100", "Figure 1c: epsilon, 300 rounds")])

@@ -115,7 +115,7 @@ ATTACKS = (
         lambda session: train_from(session, OTHER.data),
         refused_by="check_model (ProtocolError)",
         stage="Train",
-        checks=(names.INVITATION + "check_model",),
+        checks=(names.MISSED + "check_model",),
     ),
     on_complete(
         "a model that is cut short",
@@ -123,7 +123,7 @@ ATTACKS = (
         lambda session: train_from(session, MODEL.data[:4]),
         refused_by="check_model (ProtocolError)",
         stage="Train",
-        checks=(names.INVITATION + "check_model",),
+        checks=(names.MISSED + "check_model",),
     ),
     on_complete(
         "parameters for another model",
@@ -147,7 +147,7 @@ ATTACKS = (
         send_crumbs,
         refused_by="check_pieces (UnexpectedRequest)",
         stage="SendModel",
-        checks=(names.INVITATION + "check_pieces",),
+        checks=(names.MISSED + "check_pieces",),
     ),
     on_complete(
         "a block that is longer than the vector",

@@ -109,7 +109,7 @@ ATTACKS = (
         lambda session: replay(session, past_sum(session, round=NEW_RUN + bytes(8))),
         refused_by="check_missed (UnexpectedRequest)",
         stage="SendSum",
-        checks=(names.INVITATION + "check_missed",),
+        checks=(names.MISSED + "check_missed",),
     ),
     on_complete(
         "sums that are longer than the model",
@@ -117,7 +117,7 @@ ATTACKS = (
         lambda session: replay(session, past_sum(session), ModelBytes.from_numbers(np.ones(8))),
         refused_by="check_shorter (UnexpectedRequest)",
         stage="SendSum",
-        checks=(names.INVITATION + "check_shorter",),
+        checks=(names.MISSED + "check_shorter",),
     ),
     on_complete(
         "more missed sums than allowed",
@@ -125,7 +125,7 @@ ATTACKS = (
         go_on,
         refused_by="check_shorter (UnexpectedRequest)",
         stage="SendSum",
-        checks=(names.INVITATION + "check_shorter",),
+        checks=(names.MISSED + "check_shorter",),
     ),
     on_complete(
         "a missed sum with trailing bytes",
@@ -149,6 +149,6 @@ ATTACKS = (
         mislead,
         refused_by="check_model (ProtocolError)",
         stage="Train",
-        checks=(names.INVITATION + "check_model",),
+        checks=(names.MISSED + "check_model",),
     ),
 )

@@ -10,7 +10,6 @@ from functools import partial
 import numpy as np
 
 from dordis.kernels.packing import pack
-from dordis.network.timed_training import TimedTraining
 from dordis.privacy.scaling import Floats
 from dordis.protocol import MemoryJournal, Message
 from dordis.protocols.delivery import Dispatch, Store
@@ -20,6 +19,7 @@ from dordis.protocols.secagg.messages import AdvertiseKeys
 from dordis.rounds.app import AppForm, RoundInfo
 from dordis.rounds.invitation import SendModel, Train
 from dordis.rounds.model import ModelBytes, Numbers
+from dordis.rounds.user_code import TimedTraining
 from tests.adversary import names
 from tests.adversary.attack import Attack
 from tests.adversary.participants import (
@@ -171,7 +171,7 @@ ATTACKS = (
         lambda session: train_from(session, NOT_FINITE),
         refused_by="check_trainable (ParametersRefused)",
         stage="Train",
-        checks=(names.INVITATION + "check_trainable",),
+        checks=(names.MISSED + "check_trainable",),
     ),
     on_complete(
         "a model of huge numbers",
@@ -179,7 +179,7 @@ ATTACKS = (
         lambda session: train_from(session, TOO_LARGE),
         refused_by="check_trainable (ParametersRefused)",
         stage="Train",
-        checks=(names.INVITATION + "check_trainable",),
+        checks=(names.MISSED + "check_trainable",),
     ),
     on_complete(
         "a model of another length",

@@ -34,9 +34,8 @@ from dordis.protocols.secagg.state import SecAggState
 from dordis.protocols.summing import SummingProtocol
 from dordis.rounds.app import AppForm, FixedClient, RoundInfo
 from dordis.rounds.client import Client
-from dordis.rounds.invitation import ClientOwner, Invite
+from dordis.rounds.invitation import ClientOwner, Invite, Terms
 from dordis.rounds.model import ModelBytes, Numbers
-from dordis.rounds.terms import Terms
 from dordis.rounds.user_code import UserCode, ZeroOnFailure
 from dordis.selection.beacon import SeedBeacon
 from dordis.selection.selection import NO_PROOFS, Proofs, SelectedClients, Selection

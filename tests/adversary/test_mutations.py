@@ -20,7 +20,7 @@ from dordis.protocols.assisted import checks as assisted_checks
 from dordis.protocols.assisted import parameters as assisted_parameters
 from dordis.protocols.secagg import checks, statements
 from dordis.protocols.secagg.client import SecAggClient
-from dordis.rounds import arrivals, impossible_sums, invitation, terms
+from dordis.rounds import arrivals, impossible_sums, invitation
 from dordis.rounds import catch_up as missed
 from dordis.selection import selection, vrf
 from tests.adversary import names
@@ -44,7 +44,6 @@ GUARDED = (
     invitation,
     missed,
     impossible_sums,
-    terms,
     selection,
     arrivals,
     summing,

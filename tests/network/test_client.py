@@ -375,3 +375,32 @@ def test_a_client_that_reconnects_is_not_sent_the_manifest_again_unless_it_was_r
     local.join(1, ScriptedParty(1))
     assert [one.manifest for one in (shown[0], shown[1], shown[-1])] == [b"manifest", b"", b"manifest"]
     proxy.close()
+
+
+def test_a_run_that_ends_while_a_request_is_handled_leaves_no_secrets(local, monkeypatch):
+    begun, go, closed = threading.Event(), threading.Event(), threading.Event()
+
+    class Slow(ScriptedParty):
+        """A client that handles a request until it may go on, and then closes its round."""
+
+        def check_expected(self, kind, size=0):
+            pass
+
+        def handle(self, request):
+            begun.set()
+            assert go.wait(HANG)
+            assert not closed.is_set()
+            return super().handle(request)
+
+        def close(self):
+            closed.set()
+
+    monkeypatch.setattr(client, "Client", Slow)
+    task = local.join(1, Slow(1))
+    local.send({1: Begin(PARAMETERS)})
+    assert begun.wait(HANG)
+    local.server.perform(local.server._close(Shutdown(run_over=True)))
+    task.result(HANG)
+    assert not closed.is_set()
+    go.set()
+    assert closed.wait(HANG)

@@ -23,9 +23,8 @@ from dordis.protocols.assisted import AssistedHelper
 from dordis.protocols.assisted.messages import Introduce, SendContribution, SignedContribution
 from dordis.protocols.costs import RoundCost
 from dordis.records.manifest import encode_manifest
-from dordis.rounds.invitation import Invite, SendModel, Train
+from dordis.rounds.invitation import Invite, SendModel, Terms, Train
 from dordis.rounds.model import ModelBytes
-from dordis.rounds.terms import Terms
 from dordis.rounds.user_code import ZeroOnFailure
 from dordis.runs.job import prepare
 from dordis.runs.run import manifest_of

@@ -12,7 +12,7 @@ import pytest
 from dordis import wire
 from dordis.network import connections, server
 from dordis.network.client import new_session
-from dordis.network.messages import Hello
+from dordis.network.messages import POLICY_VIOLATION, Hello
 from dordis.protocols.plaintext import Begin
 from tests.network.deployed_commands import wait_until
 from tests.network.local_server import HANG, PARAMETERS, ScriptedParty
@@ -39,7 +39,7 @@ def test_a_log_in_that_takes_too_long_is_refused(serving, folder, monkeypatch):
             await socket.receive()
             return (await socket.receive()).data
 
-    assert local.run(hang()) == server.POLICY_VIOLATION
+    assert local.run(hang()) == POLICY_VIOLATION
 
 
 def test_frames_before_the_log_in_are_small(challenging):

@@ -237,7 +237,7 @@ KINDS = {
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__module__ == module.__name__
 }
-APART = {"BodyInfo", "CohortOpening", "CohortState", "Options"}
+APART = {"BodyInfo", "CohortOpening", "CohortState", "Options", "Terms"}
 """What is inside others, or never sent by this name."""
 
 

@@ -1,9 +1,12 @@
 """The open round of a server: stored, replayed after a restart, and disclosed in one way only."""
 
+import errno
+import sqlite3
+
 import pytest
 
-from dordis.errors import ProtocolError
-from dordis.network.resumable_rounds import CompletedStage, ResumableExchange, RoundStore
+from dordis.errors import InputError, ProtocolError
+from dordis.network.resumable_rounds import FILE, CompletedStage, ResumableExchange, RoundStore
 from dordis.protocol import Garbled
 from dordis.protocols.cohort import CohortParameters
 from dordis.protocols.plaintext import Begin, Joined
@@ -112,3 +115,20 @@ def test_the_last_index_survives_a_restart_and_never_decreases(tmp_path):
     again = RoundStore(tmp_path, CohortParameters)
     assert again.last_index() == 4
     again.close()
+
+
+def test_only_a_full_disk_is_reported_as_one(tmp_path):
+    store = RoundStore(tmp_path, CohortParameters)
+    store._database.execute("PRAGMA max_page_count = 1")
+    with pytest.raises(OSError, match="full") as full:
+        store.complete_stage(("Unmask", 0), CompletedStage({1: bytes(1 << 16)}))
+    assert full.value.errno == errno.ENOSPC
+    store._database.execute("PRAGMA max_page_count = 1000000")
+    store._database.execute("PRAGMA busy_timeout = 0")
+    other = sqlite3.connect(tmp_path / FILE, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(InputError, match="database is locked"):
+        store.record_index(3)
+    other.close()
+    store.record_index(3)
+    store.close()

@@ -16,10 +16,11 @@ from dordis.errors import InputError, LoginRefused
 from dordis.identity.authority import Authority
 from dordis.identity.certificates import to_der
 from dordis.identity.keys import load_client_credentials, load_server_credentials
-from dordis.network import authentication, server, upload_endpoint
+from dordis.network import authentication, upload_endpoint
 from dordis.network.client import new_session
 from dordis.network.deployed_rounds import NetworkRounds
-from dordis.network.messages import MACHINE_BYTES, BodyInfo, Hello, Reply
+from dordis.network.deployment import explain_exclusions
+from dordis.network.messages import MACHINE_BYTES, POLICY_VIOLATION, BodyInfo, Hello, Reply
 from dordis.protocols.plaintext import Begin, Contribute, Joined
 from tests.adversary.test_mutations import take_out
 from tests.network.local_server import HANG, PARAMETERS, SIZE, ScriptedParty, enrol, publish, to_clients
@@ -136,6 +137,9 @@ def test_a_connected_client_that_is_revoked_is_disconnected(serving, tmp_path):
     local.server.disconnect_revoked(local.authenticator.revoked_members())
     with pytest.raises(LoginRefused, match="revoked"):
         gone.result(HANG)
+    assert explain_exclusions(local.server.exchange.exclusions) == (
+        "1 client lost their membership (revoked): the run continues without them"
+    )
     assert not stays.done()
     with pytest.raises(LoginRefused, match="revoked"):
         local.stay("c1", SilentParty()).result(HANG)
@@ -166,7 +170,7 @@ def cut_off(local, frame):
             headers = {"Authorization": f"Bearer {welcome.token.hex()}"}
             async with await client._open_socket(session, "/control", headers) as socket:
                 await socket.send_bytes(frame)
-                assert (await socket.receive()).data == server.POLICY_VIOLATION
+                assert (await socket.receive()).data == POLICY_VIOLATION
         return welcome.token.hex()
 
     return local.run(misbehave())

@@ -11,7 +11,14 @@ import pytest
 from dordis.errors import ProtocolError
 from dordis.identity.keys import load_client_credentials
 from dordis.network.authentication import LoginCredentials
-from dordis.network.client_transfers import ATTEMPTS, Address, VisitorRequests, check_not_refused
+from dordis.network.client_transfers import (
+    ATTEMPTS,
+    Address,
+    ServerBusy,
+    VisitorRequests,
+    check_admitted,
+    check_not_refused,
+)
 from dordis.protocols.plaintext import Contribution
 from tests.network.local_server import HANG
 from tests.network.test_visits import INDEX, MODEL, Visits, run
@@ -78,3 +85,33 @@ def test_a_server_that_sends_parts_of_a_model_is_not_asked_for_ever(visits, monk
 def test_a_status_that_is_no_refusal_is_tried_again():
     for status in (400, 408, 416, 503):
         check_not_refused(status)
+
+
+def test_a_download_is_repeated_when_the_server_is_busy(visits, monkeypatch):
+    answers = [ServerBusy(0.0), b"model"]
+
+    @asynccontextmanager
+    async def answer(method, path, headers=None, data=None):
+        if isinstance(given := answers.pop(0), Exception):
+            raise given
+
+        async def parts():
+            yield given
+
+        yield SimpleNamespace(content=SimpleNamespace(iter_any=parts), content_length=len(given))
+
+    async def visit():
+        own = requests(visits)
+        own.request = answer
+        return await own.download("/model/00", 5, 5)
+
+    assert run(visit()) == b"model"
+    assert not answers
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_no_redirect_is_followed(status, method):
+    answer = SimpleNamespace(status=status, headers={}, raise_for_status=lambda: None)
+    with pytest.raises(aiohttp.ClientConnectionError, match="redirects"):
+        asyncio.run(check_admitted(answer, method))

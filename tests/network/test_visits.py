@@ -16,8 +16,8 @@ from dordis.network import server_transfers
 from dordis.network.authentication import Authenticator, client_context
 from dordis.network.deadlines import AdaptiveDeadlines
 from dordis.network.messages import SUBPROTOCOL, VERSION_HEADER, task_tag
-from dordis.network.receipts import decode_history, split_history
 from dordis.network.server import Server
+from dordis.network.server_transfers import decode_history, split_history
 from dordis.network.visits import PublishedRound, VisitEndpoint
 from dordis.protocol import OpenCall
 from dordis.protocols.plaintext import Contribute, Contribution

@@ -43,9 +43,9 @@ from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST, Encoding
 from dordis.protocols.secagg import SECAGG_PLUS
 from dordis.protocols.secagg.messages import AdvertiseKeys
 from dordis.protocols.sparse_graph import least_quorum, least_threshold
-from dordis.rounds.invitation import Train, check_pieces
+from dordis.rounds.catch_up import check_pieces
+from dordis.rounds.invitation import Terms, Train
 from dordis.rounds.privacy_gate import PrivacyGate
-from dordis.rounds.terms import Terms
 from dordis.selection.beacon import SeedBeacon
 from dordis.selection.selection import BalancedSelection
 from dordis.selection.vrf import VrfSelection

@@ -4,7 +4,16 @@ import pytest
 
 from dordis.errors import InputError
 from dordis.protocols.assisted.disputes import Complaints
-from dordis.records.server_status import QUEUE, QueuedRun, RunQueue, read_complaints
+from dordis.records.server_status import (
+    CONNECTED,
+    QUEUE,
+    ConnectedClients,
+    QueuedRun,
+    RunQueue,
+    read_complaints,
+    read_connected,
+    write_connected,
+)
 from dordis.rounds.arrivals import ArrivalStore
 
 
@@ -47,3 +56,12 @@ def test_complaints_are_read_from_the_directory_of_a_run(tmp_path):
     (tmp_path / "complaints.json").write_bytes(b'{"edges":[[1,')
     with pytest.raises(InputError, match=r"complaints\.json is not what dordis wrote"):
         read_complaints(tmp_path)
+
+
+def test_connected_clients_are_written_only_if_they_changed(tmp_path):
+    write_connected(tmp_path, ConnectedClients((1, 2)))
+    first = (tmp_path / CONNECTED).stat().st_ino
+    write_connected(tmp_path, ConnectedClients((1, 2)))
+    assert (tmp_path / CONNECTED).stat().st_ino == first
+    write_connected(tmp_path, ConnectedClients((1,), {2: {"Train": 1}}))
+    assert read_connected(tmp_path) == ConnectedClients((1,), {2: {"Train": 1}})

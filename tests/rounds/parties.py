@@ -25,9 +25,8 @@ from dordis.protocols.summing import SummingProtocol
 from dordis.rounds.app import AppClient
 from dordis.rounds.client import Client
 from dordis.rounds.engine import AgreedRound, RoundEngine
-from dordis.rounds.invitation import Invitation, Invite, SendModel, Train
+from dordis.rounds.invitation import Invitation, Invite, SendModel, Terms, Train
 from dordis.rounds.model import ModelBytes
-from dordis.rounds.terms import Terms
 from dordis.simulation.exchange import LocalExchange
 from tests.protocols.rounds import public_key, signing_key
 

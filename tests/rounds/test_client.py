@@ -30,9 +30,8 @@ from dordis.protocols.plaintext import PLAINTEXT, Begin, Contribute, Contributio
 from dordis.protocols.secagg import SECAGG
 from dordis.protocols.secagg.messages import CollectInput, PrepareInput
 from dordis.rounds.app import AppForm, RoundInfo
-from dordis.rounds.invitation import LARGEST_MODEL, Accepted, PieceReceived, Ready, SendModel, Train
+from dordis.rounds.invitation import LARGEST_MODEL, Accepted, PieceReceived, Ready, SendModel, Train, check_terms_kept
 from dordis.rounds.model import ModelBytes
-from dordis.rounds.terms import check_terms_kept
 from dordis.rounds.user_code import ZeroOnFailure
 from tests.rounds.parties import (
     DIM,

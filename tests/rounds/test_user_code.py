@@ -1,19 +1,28 @@
-"""Application code: a failure stops a simulation, and is a zero update that only the owner hears of elsewhere."""
+"""Application code: a failure stops a simulation; elsewhere only the owner hears of it, and no reply comes early."""
+
+import threading
 
 import numpy as np
 import pytest
 
-from dordis.errors import UnusableUpdate
+from dordis.errors import Aborted, InputError, UnusableUpdate
 from dordis.rounds.app import AppClient, RoundInfo
+from dordis.rounds.invitation import Ready, Train
 from dordis.rounds.user_code import (
     FAILED,
+    LEAST_WINDOW,
     NOT_ENCODED,
+    WINDOW_PER_COORDINATE,
     StopOnFailure,
+    TimedTraining,
     ZeroOnFailure,
     contain,
     prepare,
+    rehearse,
     usable_update,
 )
+from tests.network.process_roles import Constant, Total
+from tests.rounds.parties import DIM, Member, agreed, invite_to, pieces
 
 
 class Mute(Exception):
@@ -104,3 +113,192 @@ def test_values_for_further_releases_come_with_the_update():
 def test_values_that_no_round_asks_for_are_not_made():
     app = Released(lambda: 1 / 0)
     assert prepare(app, RoundInfo(1, 0), np.zeros(0), 3, [], "client 1", None).update.tolist() == [1.0] * 3
+
+
+SECONDS = 7.0
+UPDATE = np.ones(DIM, np.float32)
+
+
+class Timed:
+    """A `TimedTraining` with a clock of its own; `waiting` is called while it waits."""
+
+    def __init__(self, waiting=lambda: None):
+        self.waited, self.told, self.noted, self.now = [], [], [], 0.0
+        self.waiting = waiting
+        self.code = TimedTraining(SECONDS, self.told.append, self.wait, lambda: self.now, self.note)
+
+    def wait(self, seconds):
+        self.waited.append(seconds)
+        self.waiting()
+
+    def note(self, what, failure):
+        self.noted.append((what, failure))
+
+    def finish(self):
+        """Wait until the application's thread is idle."""
+        self.code._thread.submit(int).result()
+
+
+def trained(error=None):
+    def work():
+        if error is not None:
+            raise error
+        return UPDATE
+
+    return work
+
+
+@pytest.mark.parametrize("error", [None, ValueError("no"), MemoryError(), SystemExit(3), KeyboardInterrupt()])
+def test_the_whole_time_passes_whether_training_ends_early_or_fails(error):
+    timed = Timed()
+    timed.waiting = timed.finish
+    update = timed.code.train("training", trained(error))
+    assert timed.waited == [SECONDS]
+    assert (update is None) == (error is not None)
+    assert len(timed.told) == (error is not None)
+    assert timed.noted == [("training", "" if error is None else "training failed")]
+
+
+def test_a_late_sum_of_records_is_waited_for_and_never_replaced_by_zero():
+    """One slow record would remove all others from the sum, which `train` shows: it gives no update then."""
+    begun, go_on = threading.Event(), threading.Event()
+    timed = Timed(begun.wait)
+
+    def slow():
+        begun.set()
+        go_on.wait()
+        return UPDATE
+
+    def wait():
+        begun.wait()
+        if len(timed.waited) == 3:
+            go_on.set()
+            timed.finish()
+
+    timed.waiting = wait
+    assert timed.code.sum_records("the gradients of client 1", slow) is UPDATE
+    assert timed.waited == [SECONDS, 2 * SECONDS, 3 * SECONDS]  # this clock stands still
+    assert len(timed.told) == 2
+    assert "replies late" in timed.told[0]
+    assert not timed.noted
+    begun.clear()
+    go_on.clear()
+    timed.waiting = begun.wait
+    assert timed.code.train("training", slow) is None
+    go_on.set()
+
+
+def test_a_sum_of_records_takes_the_whole_time_and_a_stopped_client_waits_no_longer():
+    timed = Timed()
+    timed.waiting = timed.finish
+    assert timed.code.sum_records("the gradients of client 1", trained()) is UPDATE
+    assert timed.waited == [SECONDS]
+    go_on = threading.Event()
+    timed.waiting = timed.code.stop
+    with pytest.raises(Aborted):
+        timed.code.sum_records("the gradients of client 1", go_on.wait)
+    go_on.set()
+
+
+def test_what_is_not_finished_in_time_is_no_update_and_its_late_result_is_never_used():
+    begun, go_on = threading.Event(), threading.Event()
+    timed = Timed(begun.wait)
+
+    def slow():
+        begun.set()
+        go_on.wait()
+        return UPDATE * 2
+
+    assert timed.code.train("training of round 1", slow) is None
+    assert timed.told == [
+        "training of round 1 was not finished after 7 seconds, so its update is zero: agree on a larger "
+        "deployment.train_seconds (under Flower dordis-train-seconds), or train less"
+    ]
+    assert timed.noted == [("training of round 1", "too late")]
+    calls = []
+    timed.waiting = lambda: None  # the next round comes, while the first training still goes on: nothing waits for it
+    assert timed.code.train("training of round 2", lambda: calls.append(2)) is None
+    assert timed.waited == [SECONDS, SECONDS]
+    go_on.set()
+    timed.waiting = timed.finish
+    assert timed.code.train("training of round 3", trained()) is UPDATE
+    assert calls == []  # a training that had not begun when its time was over never begins
+
+
+def test_nothing_waits_for_an_application_that_uses_a_sum():
+    begun, go_on, order = threading.Event(), threading.Event(), []
+
+    def use():
+        begun.set()
+        go_on.wait()
+        order.append("use")
+
+    timed = Timed(lambda: None)
+    timed.code.notify("use_output", use)
+    begun.wait()
+    timed.waiting = lambda: (go_on.set(), timed.finish())
+    assert timed.code.train("training", lambda: (order.append("train"), UPDATE)[1]) is UPDATE
+    assert order == ["use", "train"]
+    assert timed.waited == [SECONDS]
+
+
+@pytest.mark.parametrize("windows", [0.2, 1.0, 1.7, 3.2])
+def test_encoding_ends_with_a_whole_number_of_windows(windows):
+    window = LEAST_WINDOW + 1000 * WINDOW_PER_COORDINATE
+    timed = Timed()
+
+    def encode():
+        timed.now += windows * window
+        return 5
+
+    assert timed.code.encode("encoding", encode, 1000) == 5
+    assert timed.now + timed.waited[0] == pytest.approx(np.ceil(windows) * window)
+
+
+def test_a_client_that_is_stopped_while_it_trains_waits_no_longer():
+    code = TimedTraining(3600.0, print)
+    begun = threading.Event()
+    thread = threading.Thread(target=code.train, args=("training", begun.set))
+    thread.start()
+    begun.wait()
+    code.stop()
+    thread.join()
+
+
+def test_a_client_whose_training_is_late_says_ready_with_a_zero_update():
+    begun, go_on = threading.Event(), threading.Event()
+    timed = Timed(begun.wait)
+    member, parameters = Member(1, user_code=timed.code), agreed(index=3)
+
+    def late(round, model):
+        begun.set()
+        go_on.wait()
+        return UPDATE
+
+    member.app.prepare_data = late
+    assert member.handle(invite_to(parameters), *pieces(), Train())[-1] == Ready()
+    go_on.set()
+    assert not member.client.round._update.update.any()
+
+
+def test_a_rehearsal_tells_how_long_training_takes():
+    times = iter([10.0, 12.5])
+    assert rehearse(Constant(0, dim=8), Total(8), 1.0, lambda: next(times)) == 2.5
+
+
+class Broken(AppClient):
+    """Fail, or prepare something else than an update."""
+
+    def __init__(self, result):
+        self.result = result
+
+    def prepare_data(self, round, model):
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+@pytest.mark.parametrize("result", [ValueError("no rows"), np.zeros(3), np.full(8, np.nan), None], ids=str)
+def test_a_client_whose_training_fails_on_the_initial_model_does_not_join(result):
+    with pytest.raises(InputError, match="this client cannot join: training from the application's initial model"):
+        rehearse(Broken(result), Total(8), 1.0)

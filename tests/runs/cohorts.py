@@ -8,9 +8,8 @@ from dordis.identity.keys import Keys
 from dordis.identity.registry import Registry
 from dordis.protocols.cohort import agree_on
 from dordis.protocols.parameters import MALICIOUS, Parameters
-from dordis.rounds.invitation import Invite
+from dordis.rounds.invitation import Invite, Terms
 from dordis.rounds.model import ModelBytes
-from dordis.rounds.terms import Terms
 
 RUN, OTHER_RUN = bytes(range(32)), bytes(range(1, 33))
 

@@ -23,7 +23,7 @@ from dordis.protocols.plaintext import PLAINTEXT
 from dordis.protocols.secagg import SECAGG
 from dordis.runs.plan import RoundPlan
 from dordis.runs.threat_model import ThreatModel
-from dordis.simulation.one_round import home_of_updates, single_round
+from dordis.simulation.run import home_of_updates, single_round
 
 DIM, CLIENTS, STEP = 4096, 20, 4
 

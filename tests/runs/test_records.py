@@ -39,8 +39,8 @@ from dordis.protocols.costs import RoundCost, round_cost
 from dordis.protocols.encoded_sums import DistributedDP
 from dordis.protocols.secagg import SECAGG
 from dordis.rounds.app import Aggregate, AppServer, RoundInfo
+from dordis.rounds.invitation import Terms, check_terms_kept
 from dordis.rounds.records import Places, RecordClient
-from dordis.rounds.terms import Terms, check_terms_kept
 from dordis.runs.parties import policy_for
 from dordis.runs.plan import RoundPlan
 from tests.cli.in_process import dordis as run_command
@@ -262,7 +262,7 @@ def test_records_are_declared(tmp_path: Path) -> None:
 
 def test_a_round_beyond_the_planned_events_ends_the_run() -> None:
     from dordis.errors import EventsUsedUp
-    from dordis.runs.checks import check_events
+    from dordis.runs.budget import check_events
 
     plan = design()
     check_events(SAMPLED.events - 1, plan)

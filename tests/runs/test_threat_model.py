@@ -1,23 +1,26 @@
-"""The chance that a graph or a lot fails is in delta: the planner leaves room for it, the ledger charges it."""
+"""What rounds withstand: the chance of a bad graph or draw is in delta, and T and t are enough for a dropout rate."""
 
 import json
 import math
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
 import dordis
-from dordis.errors import BudgetExceeded, InputError
+from dordis.config.reading import config_to_toml, read_config
+from dordis.errors import BudgetExceeded, InputError, TooFewClients, TooManyDropouts
 from dordis.ledger.client_spending import Account
 from dordis.ledger.ledger import Budget, Charge, Ledger, verify_ledger
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.planning import plan
 from dordis.privacy.setting import Setting
 from dordis.privacy.strategies import XNoise
+from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
 from dordis.protocols.sparse_graph import failure, solve
 from dordis.runs.plan import RoundPlan
-from dordis.runs.threat_model import ThreatModel
+from dordis.runs.threat_model import ThreatModel, describe_rates, describe_remedy, find_needs
 from dordis.simulation.run import prepare
 from tests.ledger.charged_rounds import DELTA, DIM, SQUARED, charge_of, new_ledger, parameters_of, spent
 from tests.runs.cohorts import OTHER_RUN, RUN
@@ -166,3 +169,39 @@ def test_a_run_on_a_sparse_graph_with_lots_keeps_its_budget_to_the_last_round(tm
     assert summary.completed == 3
     assert summary.failure >= float(3 * 2 * UNIT)
     assert 0 < result.epsilon <= 6.0
+
+
+BEFORE = ("simulation.dropout.kind=rate", "simulation.dropout.rate=0.4", 'simulation.dropout.stages=["CollectInput"]')
+SMALL = ("simulation.fidelity=ideal", "federation.rounds=1")
+
+
+def setting(n: int) -> Setting:
+    return Setting(ParticipationSchedule(10 * n, n, 10), dim=100, colluders=1)
+
+
+@pytest.mark.parametrize(("n", "T", "t"), [(100, 40, 51), (16, 6, 9), (20, 8, 11)])
+def test_the_papers_cohorts_need_more_than_the_default_tolerance_at_40_percent(n: int, T: int, t: int) -> None:
+    assert setting(n).T == T - 1
+    needs = find_needs(setting(n), MALICIOUS, T)
+    assert (needs.dropped, needs.threshold) == (T, t)
+
+
+def test_more_than_half_can_drop_out_of_semi_honest_rounds_only() -> None:
+    assert find_needs(setting(100), SEMI_HONEST, 60).threshold == 40
+    needs = find_needs(setting(100), MALICIOUS, 60)
+    assert needs.threshold is None
+    assert "semi-honest" in str(needs)
+    assert describe_rates(setting(10), MALICIOUS).endswith("40%: tolerance 4, threshold 6")
+
+
+def test_a_failed_round_is_told_the_settings_that_it_lacked() -> None:
+    assert "protocol.tolerance = 40" in describe_remedy(setting(100), MALICIOUS, TooManyDropouts(40, 39))
+    assert "protocol.threshold = 45" in describe_remedy(setting(100), SEMI_HONEST, TooFewClients("Unmask", 45, 51))
+
+
+def test_a_dropout_rate_that_no_round_survives_is_refused_and_runs_with_the_proposed_settings(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"protocol\.tolerance = 20 and protocol\.threshold = 26"):
+        prepare(read_config(keys=[*SMALL, *BEFORE]))
+    config = read_config(keys=[*SMALL, *BEFORE, "protocol.tolerance=20", "protocol.threshold=26"])
+    result = prepare(config).start(tmp_path, config_to_toml(config)).complete()
+    assert result.rounds == 1

@@ -21,9 +21,8 @@ from dordis.protocols.secagg import SECAGG
 from dordis.rounds.client import ClientRound
 from dordis.rounds.privacy_gate import PrivacyGate
 from dordis.simulation.ideal import IdealRounds
-from dordis.simulation.one_round import single_round
 from dordis.simulation.population import LocalRounds
-from dordis.simulation.run import prepare
+from dordis.simulation.run import prepare, single_round
 from tests.simulation.toys import Server
 from tests.simulation.whole_runs import settings_of
 

@@ -33,7 +33,7 @@ from dordis.protocols.encoded_sums import DistributedDP, encoding_of
 from dordis.protocols.parameters import MALICIOUS
 from dordis.protocols.secagg import SecAggServer
 from dordis.report.page import write_report
-from dordis.rounds.terms import Terms, check_terms_kept
+from dordis.rounds.invitation import Terms, check_terms_kept
 from dordis.simulation.exchange import LocalExchange
 from dordis.simulation.run import prepare
 from tests.protocols.rounds import make_client, registry

@@ -21,8 +21,8 @@ from dordis.runs.threat_model import ThreatModel
 from dordis.selection.beacon import SeedBeacon
 from dordis.selection.selection import EveryClient
 from dordis.selection.vrf import VrfSelection
-from dordis.simulation.one_round import home_of_updates
 from dordis.simulation.population import SimulatedHome
+from dordis.simulation.run import home_of_updates
 
 CLIENTS, DIM, RUN, STRICT = 24, 64, bytes(32), (3,)
 FIDELITIES = ("full", "ideal")

@@ -7,7 +7,7 @@ from dordis.errors import InputError
 from dordis.ledger.ledger import verify_ledger
 from dordis.records import run_records
 from dordis.report.page import write_report
-from dordis.simulation.dry_run import rehearse
+from dordis.simulation.profiling import rehearse
 from dordis.simulation.run import prepare
 from tests.simulation.whole_runs import settings_of
 

@@ -13,7 +13,7 @@ from dordis.records.run_records import load_run
 from dordis.report.facts import read_facts
 from dordis.report.tables import settings_table
 from dordis.rounds.invitation import SendModel
-from dordis.simulation.dry_run import rehearse
+from dordis.simulation.profiling import rehearse
 from dordis.simulation.run import prepare
 
 pytestmark = pytest.mark.filterwarnings("ignore:an epsilon of")  # little noise shows what folding does

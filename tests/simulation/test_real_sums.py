@@ -11,8 +11,7 @@ from dordis.privacy.mechanisms.baselines import CentralGaussian
 from dordis.protocols.encoded_sums import DistributedDP
 from dordis.protocols.secagg import SECAGG
 from dordis.simulation import ideal
-from dordis.simulation.one_round import single_round
-from dordis.simulation.run import prepare
+from dordis.simulation.run import prepare, single_round
 from tests.simulation.test_fidelity import Script, stream
 from tests.simulation.whole_runs import settings_of
 

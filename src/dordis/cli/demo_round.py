@@ -29,7 +29,7 @@ from dordis.protocols.secagg import SECAGG
 from dordis.protocols.secagg.messages import CollectInput, MaskedInput, RemoveNoise, Unmask
 from dordis.runs.plan import RoundPlan
 from dordis.runs.threat_model import ThreatModel
-from dordis.simulation.one_round import home_of_updates, single_round
+from dordis.simulation.run import home_of_updates, single_round
 
 DIM, CLIP = 16, 2.5
 MOST_CLIENTS = 200  # more would make the wait long

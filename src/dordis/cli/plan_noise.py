@@ -21,9 +21,8 @@ from dordis.privacy.setting import Setting
 from dordis.protocols.limits import MOST_CLIENTS
 from dordis.protocols.parameters import SEMI_HONEST
 from dordis.rounds.impossible_sums import plan_margin
-from dordis.runs.dropout_needs import DropoutNeeds, count_dropouts, find_needs
 from dordis.runs.retry import TRIES
-from dordis.runs.threat_model import ThreatModel
+from dordis.runs.threat_model import DropoutNeeds, ThreatModel, count_dropouts, find_needs
 from dordis.selection.colluders import OPEN, VRF, is_drawn, round_colluders
 from dordis.selection.vrf import describe_starvation
 

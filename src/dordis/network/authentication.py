@@ -14,6 +14,7 @@ import asyncio
 import hashlib
 import logging
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -23,7 +24,7 @@ from pathlib import Path
 from cryptography import x509
 
 from dordis.crypto import signature
-from dordis.errors import CryptoError, InputError, LoginRefused
+from dordis.errors import CryptoError, DordisError, InputError, LoginRefused
 from dordis.identity import certificates
 from dordis.identity.certificates import CertifiedClient, Identity
 from dordis.identity.keys import ClientCredentials, Credentials, load_client_credentials, load_server_credentials
@@ -336,3 +337,47 @@ class LoginCredentials:
     def answer(self, challenge: bytes, server_certificate: bytes) -> bytes:
         """Return the answer to a challenge; empty with mutual TLS, which has proved the identity already."""
         return b"" if self.mutual else sign_challenge(challenge, self.credentials, server_certificate)
+
+
+class ServerContact(ABC):
+    """A client's lasting contact with a server: a new certificate can be read, and a lost contact is logged once."""
+
+    def __init__(
+        self, credentials: LoginCredentials, events: Callable[[str], None], expiry: ExpiryWatch | None = None
+    ) -> None:
+        self.credentials, self.events = credentials, events
+        self._expiry, self._event = expiry or ExpiryWatch("this client's"), ""
+
+    async def stay(self, once: bool = False, follow: bool = False) -> None:
+        """Stay in contact until the run is over; with `follow`, also in the server's next runs.
+
+        With `once`, end after one connection, or one accepted contribution of a visiting client.
+        """
+        watch = asyncio.ensure_future(self._expiry.watch(lambda: self.credentials.certificate))
+        try:
+            await self._stay(once, follow)
+        finally:
+            watch.cancel()
+
+    @abstractmethod
+    async def _stay(self, once: bool, follow: bool) -> None: ...
+
+    def reload(self) -> None:
+        """Read key and certificate again for the next connection; keep the old ones if that fails."""
+        try:
+            self.credentials = self.credentials.reload()
+        except DordisError as error:
+            log.warning("the certificate was not read again: %s", error)
+        else:
+            log.info("the certificate was read again, for the next connection")
+
+    def _note(self, event: str) -> None:
+        """Log why this client has no contact; a repeated reason is logged once."""
+        if event != self._event:
+            log.warning("%s", event)
+            self.events(event)
+        self._event = event
+
+    def _note_contact(self) -> None:
+        self._event = ""
+        self.events("")

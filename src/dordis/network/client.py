@@ -18,7 +18,7 @@ from aiohttp import ClientSession, ClientTimeout, ClientWebSocketResponse, WebSo
 
 from dordis import wire
 from dordis.errors import DISK_FULL, DordisError, InputError, LoginRefused, MalformedMessage, UnexpectedRequest
-from dordis.network.authentication import ExpiryWatch, LoginCredentials
+from dordis.network.authentication import ExpiryWatch, LoginCredentials, ServerContact
 from dordis.network.client_transfers import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
@@ -33,7 +33,9 @@ from dordis.network.client_transfers import (
 )
 from dordis.network.log_lines import ClientRoundLog
 from dordis.network.messages import (
+    HEARTBEAT,
     MACHINE_BYTES,
+    POLICY_VIOLATION,
     SUBPROTOCOL,
     BodyInfo,
     Challenge,
@@ -45,22 +47,18 @@ from dordis.network.messages import (
     Shutdown,
     Welcome,
 )
-from dordis.network.timed_training import OwnerLog
 from dordis.owner.receipts import KeptReceipts
 from dordis.protocol import Message, Party, requests_in
 from dordis.protocols import delivery
 from dordis.protocols.summing import SummingProtocol
 from dordis.rounds import invitation
 from dordis.rounds.client import Client
+from dordis.rounds.user_code import OwnerLog
 
 log = logging.getLogger("dordis.network")
 
-HEARTBEAT = 20.0
-"""Seconds between pings on a control connection."""
 KEEP_ALIVE = 25.0
 """Seconds for which an idle connection is kept for the next transfer; the server keeps it longer."""
-POLICY_VIOLATION = 1008
-"""WebSocket close code with which a server refuses a client."""
 NO_REASON = ""
 """Empty error name, which a client sends after an unexpected error or a full disk; details are in its own log only."""
 LONGEST_SILENCE = 24 * 3600.0
@@ -77,7 +75,7 @@ def accepted_requests(protocol: SummingProtocol) -> Any:
     return reduce(operator.or_, kinds)
 
 
-class Participant:
+class Participant(ServerContact):
     """A client that takes part in a server's run until the run is over or the log-in is refused.
 
     `create_party` makes the state machine that handles requests, once for each run.  After `silence` seconds without a
@@ -97,7 +95,8 @@ class Participant:
         rounds: ClientRoundLog | None = None,
         expiry: ExpiryWatch | None = None,
     ) -> None:
-        self._address, self._credentials, self._silence = address, credentials, silence
+        super().__init__(credentials, events, expiry)
+        self._address, self._silence = address, silence
         self.create_party = create_party
         self._silence_timer: asyncio.TimerHandle | None = None
         self._kinds = accepted_requests(protocol)
@@ -106,23 +105,15 @@ class Participant:
         self._failures, self._receipts = failures or OwnerLog(), receipts
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="dordis-client")
         self._joined: tuple[bytes, Party] | None = None
-        self.events, self._event, self._rounds = events, "", rounds or ClientRoundLog()
-        self._expiry, self._has_handled = expiry or ExpiryWatch("this client's"), False
+        self._rounds, self._has_handled = rounds or ClientRoundLog(), False
 
-    async def stay(self, once: bool = False, follow: bool = False) -> None:
+    async def _stay(self, once: bool, follow: bool) -> None:
         """Take part until the run is over; reconnect with growing pauses.
 
         With `once`, make one connection only; raise InputError if it fails or breaks.  With `follow`, wait for the
         server's next run when this run is over, or if the owner does not agree to it.  The pause is reset after a
         connection that lasted longer than the pause, or on which a request was handled.
         """
-        watch = asyncio.ensure_future(self._expiry.watch(lambda: self._credentials.certificate))
-        try:
-            await self._stay(once, follow)
-        finally:
-            watch.cancel()
-
-    async def _stay(self, once: bool, follow: bool) -> None:
         pause, clock = FIRST_PAUSE, asyncio.get_running_loop().time
         while True:
             began, self._has_handled = clock(), False
@@ -153,22 +144,6 @@ class Participant:
             await wait_to_reconnect(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _note(self, event: str) -> None:
-        """Log why this client is not connected; a repeated reason is logged once."""
-        if event != self._event:
-            log.warning("%s", event)
-            self.events(event)
-        self._event = event
-
-    def reload(self) -> None:
-        """Read key and certificate again for the next connection; keep the old ones if that fails."""
-        try:
-            self._credentials = self._credentials.reload()
-        except DordisError as error:
-            log.warning("the certificate was not read again: %s", error)
-        else:
-            log.info("the certificate was read again, for the next connection")
-
     def stop(self) -> None:
         """Stop handling requests; the open round stays in its journal, from which it can be restored."""
         if self._joined is not None and isinstance(self._joined[1], Client):
@@ -178,12 +153,11 @@ class Participant:
         """Log in and reply to requests; return the server's Shutdown message, or None if the connection broke."""
         async with await self._open_socket(session, "/login") as socket:
             welcome = await self._log_in(socket)
-        transfers = Transfers(session, self._address, welcome, self._credentials.context)
+        transfers = Transfers(session, self._address, welcome, self.credentials.context)
         async with await self._open_socket(session, "/control", transfers.headers) as socket:
             party = self._party(welcome)  # raises, before any reply, if the owner refuses the run
             log.info("connected as client %d", welcome.client)
-            self._event = ""
-            self.events("")
+            self._note_contact()
             await self._check_history(transfers, party, complete=True)
             async with asyncio.TaskGroup() as group:
                 ended = await self._serve_requests(socket, transfers, party, group)
@@ -200,7 +174,7 @@ class Participant:
                 self._address.url(path),
                 protocols=(SUBPROTOCOL,),
                 headers=headers,
-                ssl=self._credentials.context,
+                ssl=self.credentials.context,
                 heartbeat=HEARTBEAT,
                 max_msg_size=wire.LIMIT,
                 compress=0,
@@ -219,7 +193,7 @@ class Participant:
             raise InvalidFrame("the server began the log-in without a challenge")
         tls = socket.get_extra_info("ssl_object")
         certificate = tls.getpeercert(binary_form=True) if tls is not None else b""
-        answer = self._credentials.answer(challenge.challenge, certificate)
+        answer = self.credentials.answer(challenge.challenge, certificate)
         await socket.send_bytes(wire.encode(Hello(answer, self._machine, self._joined[0] if self._joined else b"")))
         welcome = await _receive(socket)
         if not isinstance(welcome, Welcome):
@@ -244,6 +218,15 @@ class Participant:
             self._rounds.end()
             party.close()
 
+    def _leave_run(self, party: Party) -> None:
+        """Leave the run, which is over, and its open round; a request that is being handled ends first."""
+        self._rounds.end()
+        self._joined = None
+        if isinstance(party, Client) and self._handling.locked():
+            self._worker.submit(party.close)
+        elif isinstance(party, Client):
+            party.close()
+
     async def _serve_requests(
         self, socket: ClientWebSocketResponse, transfers: Transfers, party: Party, group: asyncio.TaskGroup
     ) -> Shutdown | LoginRefused | InvalidFrame | None:
@@ -257,9 +240,7 @@ class Participant:
                 message = await _receive(socket)
                 if isinstance(message, Shutdown):
                     if message.run_over:
-                        self._rounds.end()
-                        self._leave_round(party)
-                        self._joined = None
+                        self._leave_run(party)
                     return message
                 if not isinstance(message, Request):
                     raise InvalidFrame(f"the server sent {type(message).__name__} after the log-in")

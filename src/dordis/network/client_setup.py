@@ -21,7 +21,6 @@ from dordis.network.client_transfers import Address
 from dordis.network.deployed_rounds import POLL
 from dordis.network.log_lines import ClientRoundLog
 from dordis.network.messages import Welcome
-from dordis.network.timed_training import OwnerLog, rehearse, user_code_for
 from dordis.network.visitor import Visitor
 from dordis.owner.directory import ClientDirectory
 from dordis.owner.manifest_checks import check_agreed, check_run_hash, read_manifest, run_beacon, run_members
@@ -33,7 +32,7 @@ from dordis.records.manifest import DEPLOYED
 from dordis.rounds.app import AppClient, AppForm
 from dordis.rounds.client import Client
 from dordis.rounds.records import ROOM, as_record_client, rehearse_records
-from dordis.rounds.user_code import UserCode, ZeroOnFailure
+from dordis.rounds.user_code import OwnerLog, UserCode, ZeroOnFailure, rehearse, user_code_for
 from dordis.runs import job as preparing
 from dordis.runs.job import Job
 from dordis.runs.parties import build_client, policy_for

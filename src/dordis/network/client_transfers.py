@@ -22,8 +22,7 @@ from dordis import wire
 from dordis.errors import InputError, LoginRefused, MalformedMessage, ProtocolError
 from dordis.network.authentication import LoginCredentials
 from dordis.network.messages import SUBPROTOCOL, VERSION_HEADER, BodyInfo, Welcome
-from dordis.network.receipts import read_history
-from dordis.network.server_transfers import LENGTH_BYTES, split_body
+from dordis.network.server_transfers import LENGTH_BYTES, read_history, split_body
 from dordis.network.upload_endpoint import LeastRate
 from dordis.network.visits import ACCEPTED, CONFLICT, GONE, UNPROCESSABLE
 from dordis.owner.receipts import Shown
@@ -42,6 +41,7 @@ STALL = 60.0
 LARGEST_DOWNLOAD = 1 << 32
 """Largest download of one message, in bytes."""
 REDIRECTED = "the server redirects this client to another address, which is refused"
+REDIRECTS = (301, 302, 303, 307, 308)
 REFUSED = (CONFLICT, UNPROCESSABLE, 403, 413)
 """HTTP status codes with which a server refuses a contribution for good."""
 NOT_FOUND, RANGE_NOT_SATISFIABLE = 404, 416
@@ -250,6 +250,8 @@ class VisitorRequests:
                     await _append(response, data, limit)
                 if size is None or len(data) < size:  # a failed attempt, or a server could repeat it forever
                     raise aiohttp.ClientPayloadError("the server sent only a part of a download")
+            except ServerBusy as busy:
+                await wait_while_busy(busy.seconds)
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 attempt += 1
                 if attempt == ATTEMPTS or (isinstance(error, aiohttp.ClientResponseError) and error.status < 500):
@@ -338,7 +340,7 @@ async def check_admitted(response: ClientResponse, method: str) -> None:
         raise LoginRefused(f"the server refused: {''.join(c if c.isprintable() else '?' for c in reason[:200])}")
     if method == "GET" and response.status != GONE:
         response.raise_for_status()
-    if 300 < response.status < 304:
+    if response.status in REDIRECTS:
         raise aiohttp.ClientConnectionError(REDIRECTED)
 
 

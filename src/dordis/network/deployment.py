@@ -23,7 +23,7 @@ from dordis.ledger.round_charge import OwnerCharge
 from dordis.network.authentication import Authenticator, utc_now
 from dordis.network.deadlines import AdaptiveDeadlines
 from dordis.network.deployed_rounds import POLL, NetworkRounds, OpenRounds, say_farewell
-from dordis.network.exchange import DISCONNECTED, TOO_SLOW
+from dordis.network.exchange import DISCONNECTED, REVOKED, TOO_SLOW
 from dordis.network.resumable_rounds import RoundStore
 from dordis.network.server import Server
 from dordis.network.visits import VisitEndpoint
@@ -211,6 +211,7 @@ class NetworkPopulation:
 CURES = {
     TOO_SLOW: ("missed a deadline", "raise deployment.deadlines, or leave slow clients out"),
     DISCONNECTED: ("lost their connection", "check their network, or raise deployment.deadlines.grace"),
+    REVOKED: ("lost their membership (revoked)", "the run continues without them"),
     "NotReady": ("had no data for the round (is_ready)", "resume when their data is there"),
     "BudgetRefused": ("have spent their owner's budget", "end the run here: owners decide on a new one"),
     "ParticipationRefused": ("have no participations left", "end the run here: owners decide on more"),

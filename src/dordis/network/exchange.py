@@ -22,7 +22,7 @@ from dordis.protocols import delivery
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import Opening
 from dordis.rounds.invitation import Invite
-from dordis.rounds.meter import MessageMeter
+from dordis.rounds.watch import MessageMeter
 
 log = logging.getLogger("dordis.network")
 BUDGET_ERRORS = frozenset({BudgetRefused.__name__, ParticipationRefused.__name__})
@@ -30,7 +30,7 @@ BUDGET_ERRORS = frozenset({BudgetRefused.__name__, ParticipationRefused.__name__
 
 LARGEST_ELEMENT = 4
 """Largest number of bytes of a coordinate of an uploaded vector, in any protocol."""
-TOO_SLOW, DISCONNECTED, VIOLATION = "too slow", "disconnected", "protocol violation"
+TOO_SLOW, DISCONNECTED, REVOKED, VIOLATION = "too slow", "disconnected", "revoked", "protocol violation"
 """Reasons of a client's exclusion from a round; any other reason is the name of the error by which it declined."""
 
 Send = Callable[[ClientId, bytes], bool]

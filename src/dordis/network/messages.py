@@ -38,6 +38,10 @@ SUBPROTOCOL = f"dordis.{VERSION}.{wire.VERSION}"
 VERSION_HEADER = "Dordis-Version"
 """HTTP header with both versions: in requests of visiting clients, and in the refusal of a client's version."""
 TOKEN_BYTES, MACHINE_BYTES, CHALLENGE_BYTES = 32, 16, 32
+HEARTBEAT = 20.0
+"""Seconds between pings on a control connection."""
+POLICY_VIOLATION = 1008
+"""WebSocket close code with which the server refuses a client."""
 LARGEST_TASK = LONGEST_INVITE + LONGEST_OPENING + (1 << 16)
 """Largest size of a signed task in bytes."""
 

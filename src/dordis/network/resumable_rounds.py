@@ -41,6 +41,8 @@ CREATE TABLE IF NOT EXISTS invited (only INTEGER PRIMARY KEY CHECK (only = 0), r
 CREATE TABLE IF NOT EXISTS disclosed (stage TEXT, chunk INTEGER, digest BLOB NOT NULL, PRIMARY KEY (stage, chunk));
 """
 
+_DISK_ERRORS = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_READONLY: errno.EROFS}
+"""Error number of the operating system by primary code of SQLite."""
 _GATHERING = {name for name in vars(invitation) if isinstance(vars(invitation)[name], type)}
 _GARBLED = wire.encode(Garbled())
 
@@ -150,7 +152,10 @@ class RoundStore:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Commit the statements of the block, or roll them back; raise OSError if the disk is full."""
+        """Commit the statements of the block, or roll them back.
+
+        Raise OSError if the disk is full or read-only, InputError if SQLite fails for another reason.
+        """
         with self._lock:
             try:
                 self._database.execute("BEGIN IMMEDIATE")
@@ -160,8 +165,15 @@ class RoundStore:
                 with contextlib.suppress(sqlite3.Error):  # SQLite may have rolled back a failed commit itself
                     self._database.execute("ROLLBACK")
                 if isinstance(error, sqlite3.OperationalError):
-                    raise OSError(errno.ENOSPC, str(error), str(self._path)) from None
+                    raise self._describe(error) from None
                 raise
+
+    def _describe(self, error: sqlite3.OperationalError) -> OSError | InputError:
+        """Return the error of the disk that made SQLite fail, or an InputError if another cause did."""
+        number = _DISK_ERRORS.get(error.sqlite_errorcode & 0xFF)  # the low byte is the primary code
+        if number is None:
+            return InputError(f"cannot write {self._path}: {error}; remove the cause, then resume the run")
+        return OSError(number, str(error), str(self._path))
 
     def _commit(self) -> None:
         """Write a transaction to disk."""

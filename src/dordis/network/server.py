@@ -21,10 +21,12 @@ from dordis.network import connections
 from dordis.network.authentication import Authenticator, ExpiryWatch
 from dordis.network.connections import Connections, open_listener
 from dordis.network.deadlines import AdaptiveDeadlines
-from dordis.network.exchange import NetworkExchange
+from dordis.network.exchange import REVOKED, NetworkExchange
 from dordis.network.messages import (
     CHALLENGE_BYTES,
+    HEARTBEAT,
     MACHINE_BYTES,
+    POLICY_VIOLATION,
     SUBPROTOCOL,
     VERSION_HEADER,
     Challenge,
@@ -35,8 +37,7 @@ from dordis.network.messages import (
     Shutdown,
     Welcome,
 )
-from dordis.network.receipts import ReceiptEndpoint
-from dordis.network.server_transfers import DownloadEndpoint
+from dordis.network.server_transfers import DownloadEndpoint, ReceiptEndpoint
 from dordis.network.sessions import AccessTokens, Session, Sessions, client_certificate
 from dordis.network.upload_endpoint import TransferSlots, UploadEndpoint
 from dordis.network.visits import VisitEndpoint
@@ -46,14 +47,10 @@ log = logging.getLogger("dordis.network")
 
 Result = TypeVar("Result")
 
-HEARTBEAT = 20.0
-"""Seconds between pings on a control connection."""
 LARGEST_HELLO = 8192
 """Largest size of a frame before log-in, in bytes."""
 FRAMES = (WSMsgType.BINARY, WSMsgType.TEXT, WSMsgType.PING, WSMsgType.PONG)
 """Types of WebSocket frames that the server handles; any other type ends the connection."""
-POLICY_VIOLATION = 1008
-"""WebSocket close code for a refused client."""
 BAN = 60.0
 """Seconds for which a client that violated the network protocol may not log in."""
 FAREWELL = 5.0
@@ -153,7 +150,7 @@ class Server:
     async def _disconnect_revoked(self, clients: Collection[ClientId]) -> None:
         for client in clients:
             self._tokens.revoke(client)
-            self.exchange.exclude(client)
+            self.exchange.exclude(client, REVOKED)
             if (session := self._sessions.get(client)) is not None:
                 log.warning("client %d is disconnected: it was revoked", client)
                 await session.socket.close(code=POLICY_VIOLATION, message=b"this client was revoked")

@@ -298,35 +298,36 @@ class UploadEndpoint:
         """Receive an upload, or its rest."""
         client, id = self._tokens.holder(request).client, _parse_id(request.match_info["id"])
         if id in self._completed.get(client, ()):
-            return _close_with(204)
+            return close_with(204)
         with self._slots.hold(client):
             return await self._receive(client, id, request)
 
     async def _receive(self, client: ClientId, id: int, request: web.Request) -> web.Response:
         upload = await self._announced(client, id)
         if upload is None:
-            return _close_with(404)
+            return close_with(404)
         if upload.is_receiving or self._uploads >= MOST_UPLOADS:
-            return _close_with(503, RETRY_LATER)
-        if _parse_offset(request, upload.info.size) != upload.received:
-            return _close_with(416, {"Upload-Offset": str(upload.received)})
+            return close_with(503, RETRY_LATER)
+        offset, _ = parse_range(request, upload.info.size, upload.info.size)
+        if offset != upload.received:
+            return close_with(416, {"Upload-Offset": str(upload.received)})
         upload.is_receiving = True
         self._uploads += 1
         try:
             await upload.receive(request.content.iter_any())
             if upload.received < upload.info.size:
-                return _close_with(400)
+                return close_with(400)
             buffer = await upload.finish()
         except (TimeoutError, ClientError, ConnectionError, web.RequestPayloadError):
-            return _close_with(408)
+            return close_with(408)
         except DordisError:
-            return _close_with(422)
+            return close_with(422)
         finally:
             upload.is_receiving = False
             self._uploads -= 1
         if self._expected.pop((client, id), None) is None:  # the deadline passed during the upload
             self._pool.release(buffer)
-            return _close_with(404)
+            return close_with(404)
         self._completed.setdefault(client, set()).add(id)
         view = memoryview(buffer)[: upload.info.size]
         self._deliver(client, id, ReceivedVector(view, buffer, self._pool))
@@ -357,19 +358,21 @@ def _parse_id(text: str) -> int:
     return int(text)
 
 
-def _parse_offset(request: web.Request, size: int) -> int:
-    """Return the offset at which the body of a request starts; raise HTTP 411 or 413 unless it ends at `size`."""
+def parse_range(request: web.Request, least: int, most: int) -> tuple[int, int]:
+    """Return the offset of a request's body in its upload, and the size of the upload, which is in `least`..`most`.
+
+    Raise HTTP 411 without Content-Length, HTTP 413 if the size is out of range or the body does not end the upload.
+    """
     length = request.content_length
     if length is None:
-        raise web.HTTPLengthRequired
-    text = request.headers.get("Content-Range")
-    match = _RANGE.fullmatch(text) if text is not None else None
+        raise web.HTTPLengthRequired(headers={"Connection": "close"})
+    match = _RANGE.fullmatch(request.headers.get("Content-Range", ""))
     first, last, whole = (int(number) for number in match.groups()) if match else (0, length - 1, length)
-    if whole != size or last != size - 1 or length != size - first:
-        raise web.HTTPRequestEntityTooLarge(max_size=size, actual_size=length)
-    return first
+    if not least <= whole <= most or last != whole - 1 or length != whole - first:
+        raise web.HTTPRequestEntityTooLarge(max_size=most, actual_size=whole, headers={"Connection": "close"})
+    return first, whole
 
 
-def _close_with(status: int, headers: dict[str, str] | None = None) -> web.Response:
-    """Return a response and close the connection, because the request's body was not read."""
+def close_with(status: int, headers: dict[str, str] | None = None) -> web.Response:
+    """Return a response that closes the connection, because the request's body may not have been read."""
     return web.Response(status=status, headers={"Connection": "close", **(headers or {})})

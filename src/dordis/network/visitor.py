@@ -1,7 +1,7 @@
 """A client of assisted rounds: it fetches task and model, trains offline, and uploads its contribution.
 
-Each step is one HTTPS request (`visitor_requests`).  The time of the upload does not depend on the client's data:
-`timed_training` returns the update a fixed time after the task was taken.
+Each step is one HTTPS request (`client_transfers`).  The time of the upload does not depend on the client's data:
+`rounds.user_code.TimedTraining` returns the update a fixed time after the task was taken.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import aiohttp
 from msgspec import UNSET, UnsetType
 
 from dordis.errors import Aborted, BeaconNotPublished, DordisError, LoginRefused, ProtocolError
-from dordis.network.authentication import ExpiryWatch, LoginCredentials, utc_now
+from dordis.network.authentication import LoginCredentials, ServerContact, utc_now
 from dordis.network.client_transfers import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
@@ -30,9 +30,7 @@ from dordis.network.client_transfers import (
 )
 from dordis.network.log_lines import ClientRoundLog, round_fields
 from dordis.network.messages import LARGEST_TASK, RoundTask, Welcome, opening_of, read_task, task_tag
-from dordis.network.receipts import LARGEST_HISTORY, read_history, split_history
-from dordis.network.server_transfers import read_sums
-from dordis.network.timed_training import OwnerLog
+from dordis.network.server_transfers import LARGEST_HISTORY, read_history, read_sums, split_history
 from dordis.network.visits import GONE
 from dordis.owner.manifest_checks import LARGEST as LARGEST_MANIFEST
 from dordis.owner.receipts import KeptReceipts, Shown
@@ -41,6 +39,7 @@ from dordis.protocols.summing import SummingProtocol
 from dordis.rounds.client import Client
 from dordis.rounds.invitation import Accepted, SendModel, SumUsed, Train
 from dordis.rounds.model import ModelBytes
+from dordis.rounds.user_code import OwnerLog
 
 log = logging.getLogger("dordis.network")
 
@@ -52,7 +51,7 @@ class RunOver(Exception):
     """The server says that the run is over."""
 
 
-class Visitor:
+class Visitor(ServerContact):
     """A client that visits a server round after round, until the run is over or the client is refused."""
 
     def __init__(
@@ -67,24 +66,17 @@ class Visitor:
         rounds: ClientRoundLog | None = None,
         receipts: KeptReceipts | None = None,
     ) -> None:
+        super().__init__(credentials, events)
         self._address, self._poll, self._receipts = address, poll, receipts
         self._requests = VisitorRequests(address, credentials, self._note)
         self.create_party, self._protocol = create_party, protocol
-        self._failures, self.events, self._rounds = failures or OwnerLog(), events, rounds or ClientRoundLog()
+        self._failures, self._rounds = failures or OwnerLog(), rounds or ClientRoundLog()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="dordis-client")
         self._joined: tuple[bytes, Client] | None = None
-        self._tag, self._event = "", ""
-
-    async def stay(self, once: bool = False, follow: bool = False) -> None:
-        """Visit until the run is over; with `once`, until one contribution is accepted; with `follow`, forever."""
-        expiry = ExpiryWatch("this client's")
-        watch = asyncio.ensure_future(expiry.watch(lambda: self._requests.credentials.certificate))
-        try:
-            await self._stay(once, follow)
-        finally:
-            watch.cancel()
+        self._tag = ""
 
     async def _stay(self, once: bool, follow: bool) -> None:
+        """Visit until the run is over; with `once`, until one contribution is accepted; with `follow`, forever."""
         pause = FIRST_PAUSE
         while True:
             try:
@@ -116,12 +108,8 @@ class Visitor:
 
     def reload(self) -> None:
         """Read key and certificate again for the next request; keep the old ones if that fails."""
-        try:
-            self._requests.credentials = self._requests.credentials.reload()
-        except DordisError as error:
-            log.warning("the certificate was not read again: %s", error)
-        else:
-            log.info("the certificate was read again, for the next request")
+        super().reload()
+        self._requests.credentials = self.credentials
 
     def stop(self) -> None:
         """Stop; the open round stays in its journal, from which it can be restored."""
@@ -133,13 +121,6 @@ class Visitor:
             self._joined[1].close()
         self._joined, self._tag = None, ""
 
-    def _note(self, event: str) -> None:
-        """Log why this client gets no task or cannot upload; a repeated reason is logged once."""
-        if event != self._event:
-            log.warning("%s", event)
-            self.events(event)
-        self._event = event
-
     # One round
 
     async def _visit(self) -> bool:
@@ -149,7 +130,7 @@ class Visitor:
             return False
         document, shown = fetched
         try:
-            task = read_task(document, self._requests.credentials.credentials.authority, utc_now())
+            task = read_task(document, self.credentials.credentials.authority, utc_now())
         except (ProtocolError, LoginRefused) as error:
             self._note(f"the task of {self._address} is refused, and looked at again later: {error}")
             return False
@@ -179,10 +160,6 @@ class Visitor:
             connected = self._requests.connected
             log.info("connected for %.2f s in %d requests", connected.seconds, connected.requests)
         return taken
-
-    def _note_contact(self) -> None:
-        self._event = ""
-        self.events("")
 
     async def _fetch_task(self) -> tuple[bytes, list[Shown] | None] | None:
         """Return the signed task of the open round, and the run's history, which is None before this client joins.
@@ -224,7 +201,7 @@ class Visitor:
         if self._joined is None or self._joined[0] != run:
             async with self._requests.request("GET", "/manifest") as response:
                 manifest = await read_body(response, MANIFEST_LIMIT)
-            me = int(self._requests.credentials.credentials.client)
+            me = int(self.credentials.credentials.client)
             self._joined = (run, self.create_party(Welcome(me, run, manifest, b"")))
             log.info("joined the run as client %d", me)
         return self._joined[1]

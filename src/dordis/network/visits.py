@@ -20,18 +20,19 @@ from dordis.network.authentication import Authenticator
 from dordis.network.connections import RETRY_LATER
 from dordis.network.exchange import LARGEST_ELEMENT
 from dordis.network.messages import SUBPROTOCOL, VERSION_HEADER, task_tag
-from dordis.network.receipts import ReceiptEndpoint, with_history
 from dordis.network.server_transfers import (
     LARGEST_FRAME,
     LENGTH_BYTES,
+    ReceiptEndpoint,
     SpooledUpload,
     SpooledUploads,
     SumDocument,
     check_frame_length,
     send_body,
+    with_history,
 )
 from dordis.network.sessions import client_certificate
-from dordis.network.upload_endpoint import MOST_UPLOADS, STALL, TransferSlots
+from dordis.network.upload_endpoint import MOST_UPLOADS, STALL, TransferSlots, close_with, parse_range
 from dordis.protocol import ClientId, Message, OpenCall, reply_to
 from dordis.rounds.arrivals import ArrivalStore
 from dordis.rounds.model import ModelBytes
@@ -46,7 +47,6 @@ ACCEPTED, CONFLICT, GONE, UNPROCESSABLE, BUSY = 204, 409, 410, 422, 503
 
 _INDEX = re.compile("[0-9]{1,18}")
 _DIGEST = re.compile("[0-9a-f]{64}")
-_RANGE = re.compile(r"bytes ([0-9]{1,12})-([0-9]{1,12})/([0-9]{1,12})")
 
 
 @dataclass(eq=False)
@@ -287,7 +287,7 @@ class VisitEndpoint:
             if published is None or index != published.index:
                 return self._not_open(index)
             if client not in published.clients:
-                return _close_with(403)
+                return close_with(403)
             return await self._receive(client, published, request)
 
     async def _compare(self, client: ClientId, request: web.Request) -> web.Response:
@@ -298,20 +298,20 @@ class VisitEndpoint:
                 check_frame_length(length)
                 frame = await request.content.readexactly(length)
         except (TimeoutError, asyncio.IncompleteReadError, ClientError, ConnectionError, web.RequestPayloadError):
-            return _close_with(408)
+            return close_with(408)
         except MalformedMessage:
-            return _close_with(UNPROCESSABLE)
-        return _close_with(self._status_before(client, frame) or GONE)
+            return close_with(UNPROCESSABLE)
+        return close_with(self._status_before(client, frame) or GONE)
 
     async def _receive(self, client: ClientId, published: PublishedRound, request: web.Request) -> web.Response:
-        first, size = _parse_range(request, published.largest)
+        first, size = parse_range(request, LENGTH_BYTES + 1, published.largest)
         upload = self._uploads.get(client)
         if (upload is not None and upload.is_receiving) or self._receiving >= MOST_UPLOADS:
-            return _close_with(503, RETRY_LATER)
+            return close_with(503, RETRY_LATER)
         if not first or upload is None:
             upload = self._uploads.begin(client, size)
         if (first, size) != (upload.received, upload.size):
-            return _close_with(416, {OFFSET_HEADER: str(upload.received)})
+            return close_with(416, {OFFSET_HEADER: str(upload.received)})
         self._receiving += 1  # until it is admitted, because a waiting contribution holds a file, too
         try:
             refused = await self._receive_rest(client, upload, request)
@@ -327,11 +327,11 @@ class VisitEndpoint:
         upload.is_receiving = True
         try:
             await upload.receive(request)
-            return _close_with(400) if upload.received < upload.size else None
+            return close_with(400) if upload.received < upload.size else None
         except (TimeoutError, ClientError, ConnectionError, web.RequestPayloadError):
-            return _close_with(408)
+            return close_with(408)
         except MalformedMessage:
-            return _close_with(UNPROCESSABLE)
+            return close_with(UNPROCESSABLE)
         except OSError:  # the disk is full: the client has to begin again
             upload.received = 0
             self._uploads.drop(client)
@@ -360,9 +360,9 @@ class VisitEndpoint:
         BUSY is for rounds that were not closed: a restarted server listens before it publishes the round again.
         """
         if index > self._closed:
-            return _close_with(BUSY, RETRY_LATER)
+            return close_with(BUSY, RETRY_LATER)
         following = self._closed + 1 if self._open is None else self._open.index
-        return _close_with(GONE, {INDEX_HEADER: str(following)})
+        return close_with(GONE, {INDEX_HEADER: str(following)})
 
 
 def _set_status(future: "asyncio.Future[int]", status: int) -> None:
@@ -375,23 +375,6 @@ def _parse_index(request: web.Request) -> int:
     if not _INDEX.fullmatch(text):
         raise web.HTTPNotFound(headers={"Connection": "close"})
     return int(text)
-
-
-def _parse_range(request: web.Request, largest: int) -> tuple[int, int]:
-    """Return the offset of a request's body and the size of the upload; raise HTTP 411 or 413 for wrong headers."""
-    length = request.content_length
-    if length is None:
-        raise web.HTTPLengthRequired(headers={"Connection": "close"})
-    match = _RANGE.fullmatch(request.headers.get("Content-Range", ""))
-    first, last, whole = (int(number) for number in match.groups()) if match else (0, length - 1, length)
-    if not LENGTH_BYTES < whole <= largest or last != whole - 1 or length != whole - first:
-        raise web.HTTPRequestEntityTooLarge(max_size=largest, actual_size=whole, headers={"Connection": "close"})
-    return first, whole
-
-
-def _close_with(status: int, headers: dict[str, str] | None = None) -> web.Response:
-    """Return a response that closes the connection, because the request's body may not have been read."""
-    return web.Response(status=status, headers={"Connection": "close", **(headers or {})})
 
 
 def largest_contribution(dim: int) -> int:

@@ -22,8 +22,7 @@ from dordis.protocol import ClientId
 from dordis.protocols.costs import RoundCost, least_variance, noise_ratios, round_cost
 from dordis.protocols.limits import FEW_PIECES, SMALLEST_PIECE
 from dordis.protocols.parameters import MALICIOUS, Parameters
-from dordis.rounds.invitation import Invite
-from dordis.rounds.terms import Terms
+from dordis.rounds.invitation import Invite, Terms
 from dordis.selection import beacon as beacons
 from dordis.selection.selection import Selection, draw_failure_probability
 

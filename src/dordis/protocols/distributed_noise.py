@@ -21,7 +21,7 @@ from dordis.protocol import ClientId, Flow, ProtocolServer, Resource, Step
 from dordis.protocols.escrow import IssuedSecrets
 from dordis.protocols.parameters import Parameters, check_tables
 from dordis.protocols.summing import ChunkedServer, ChunkSum, SummingChunk, SummingServer, SummingSetup
-from dordis.protocols.vector_backend import HERE, Vectors
+from dordis.protocols.vector_backend import LOCAL, Vectors
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,7 @@ class ChunkOutput:
 
 
 def remove_noise(
-    parameters: Parameters, chunk: int, summed: ChunkSum, law: NoiseLaw = SKELLAM, vectors: Vectors = HERE
+    parameters: Parameters, chunk: int, summed: ChunkSum, law: NoiseLaw = SKELLAM, vectors: Vectors = LOCAL
 ) -> ChunkOutput:
     """Subtract the noise of all released seeds from the sum of a chunk, in place; return the chunk's output."""
     removable = parameters.plans[chunk].removable

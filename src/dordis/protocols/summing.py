@@ -31,7 +31,7 @@ from dordis.protocol import (
 from dordis.protocols.escrow import IssuedSecrets, Releases
 from dordis.protocols.limits import LONGEST_OPENING, LONGEST_PROOF, MOST_CLIENTS
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST, Assistance, Parameters
-from dordis.protocols.vector_backend import HERE, Vectors
+from dordis.protocols.vector_backend import LOCAL, Vectors
 
 Proof = Annotated[bytes, Meta(max_length=LONGEST_PROOF)]
 Proofs = Annotated[dict[int, Proof], Meta(max_length=MOST_CLIENTS)]
@@ -119,7 +119,7 @@ class SummingSetup(ProtocolServer[None]):
 
     ready: tuple[ClientId, ...] = ()
     """The clients that completed the set-up."""
-    vectors: Vectors = HERE
+    vectors: Vectors = LOCAL
     """Where the server computes on whole vectors: in this process or in workers, with the same results."""
     fix_survivors: Callable[[tuple[ClientId, ...]], tuple[ClientId, ...]] = staticmethod(lambda u3: u3)
     """Stores the survivors of the round and returns them, or returns those stored before a restart; the `RoundEngine`

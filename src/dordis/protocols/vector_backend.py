@@ -87,4 +87,4 @@ class LocalVectors:
             add(total, seed, variance, subtract=True)
 
 
-HERE = LocalVectors()
+LOCAL = LocalVectors()

@@ -86,6 +86,8 @@ class ConnectedClients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def write_connected(path: Path, connected: ConnectedClients) -> None:
     """Write the connected clients of a deployed run to a file for `dordis status`; a full disk is ignored."""
+    if connected == read_connected(path):
+        return
     with contextlib.suppress(OSError):
         write_atomically(path / CONNECTED, msgspec.json.encode(connected) + b"\n")
 

@@ -1,14 +1,22 @@
-"""How a client gets the model of a round: from its cache, in pieces from the server, or by replay of missed sums.
+"""How a client catches up: with the model of a round, and after a restart with the round itself.
 
-In a replay a client computes the present model from its last model and the sums since then.  Sums are sent instead of
-the model if they are shorter together.  They are public.  A client trains only from a model with the digest in the
-invitation; if replay gives another model, the server sends the right one.
+A client has the model in its cache, gets it in pieces from the server, or replays missed sums: it computes the present
+model from its last model and the sums since then.  Sums are sent instead of the model if they are shorter together.
+They are public.  A client trains only from a model with the digest in the invitation; if replay gives another model,
+the server sends the right one.
+
+After a restart a client restores the open round from the events in its journal.  Pieces of the model and delivered sums
+are stored as the requests that brought them.  Update and encoded input are secret, and are erased with the journal of
+the round.
 """
 
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import accumulate, pairwise
+from typing import Any, Generic, TypeVar
 
+import msgspec
+import numpy as np
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
@@ -17,16 +25,58 @@ from dordis.errors import ParametersRefused, ProtocolError, UnexpectedRequest
 from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import Journal
-from dordis.protocols.delivery import Dispatch
+from dordis.protocols.delivery import Dispatch, Store
 from dordis.protocols.encoded_sums import Aggregate, DistributedDP
-from dordis.protocols.limits import MOST_CLIENTS, MOST_REPLAYS, check_ceilings
+from dordis.protocols.limits import (
+    FEW_PIECES,
+    LARGEST_WEIGHT,
+    MOST_CLIENTS,
+    MOST_REPLAYS,
+    SMALLEST_PIECE,
+    check_ceilings,
+)
 from dordis.protocols.parameters import Parameters, check_projection, check_vector, extend
-from dordis.rounds import invitation as checks
 from dordis.rounds.app import AppClient, RoundInfo, told_number
-from dordis.rounds.events import Invited
-from dordis.rounds.invitation import ClientOwner, Invite, PieceReceived, SendModel, SendSum, SumUsed
+from dordis.rounds.invitation import Accepted, ClientOwner, Invite, PieceReceived, SendModel, SendSum, SumUsed
 from dordis.rounds.model import ModelBytes, ModelCache
 from dordis.rounds.user_code import UserCode
+
+Kind = TypeVar("Kind", bound=Parameters)
+
+
+class Event(msgspec.Struct, frozen=True, tag=True):
+    """An event of a client's round."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
+
+
+class Invited(Event, frozen=True):
+    """The owner consented to an invitation; the round may be counted for this machine only."""
+
+    invite: Invite
+    accepted: Accepted
+    machine: bytes
+
+
+class Trained(Event, frozen=True):
+    """The application computed an update, of number type `dtype`, and the values of further releases, as doubles."""
+
+    dtype: str
+    update: memoryview
+    values: dict[str, bytes] | UnsetType = UNSET
+
+
+class Encoded(Event, Generic[Kind], frozen=True):
+    """The update was encoded by the parameters; restored only if an answer of the summing protocol is stored too."""
+
+    parameters: Kind
+    vector: memoryview
+
+
+def event_kinds(parameters: type[Parameters]) -> Any:
+    """Return the union of all event types, for rounds with parameters of this type."""
+    return Invited | SendModel | Trained | Encoded[parameters] | Dispatch | Store  # type: ignore[valid-type]
 
 
 def missed_sum(number: int, parameters: Parameters, sums: Sequence[Dispatch]) -> SendSum:
@@ -95,11 +145,11 @@ class ModelCatchUp:
     def take(self, request: SendSum) -> ModelBytes | None:
         """Return the model after one more sum, or None if it cannot be computed; a sum out of order changes nothing."""
         invite, parameters = self._invited.invite, request.parameters
-        checks.check_missed(invite, parameters)
+        check_missed(invite, parameters)
         if self._model is None or parameters.model != self._model.digest:
             return self._model
         self._count, self._size = self._count + 1, self._size + wire.size(request)
-        checks.check_shorter(invite, self._count, self._size)
+        check_shorter(invite, self._count, self._size)
         number = told_number(request.number, parameters.index)
         info = RoundInfo(number, parameters.index, parameters.run, parameters.encoding.clip)
         aggregate = decode_missed_sum(request, invite.dim, self._kind)
@@ -147,6 +197,18 @@ def check_whole(request: SendSum, private: DistributedDP) -> None:
         raise ProtocolError("the sum of a missed round is longer or shorter than it was")
 
 
+def check_missed(invite: Invite, parameters: Parameters) -> None:
+    """Raise UnexpectedRequest unless the sum is of an earlier round of the same run."""
+    if parameters.run != invite.info.run or not parameters.index < invite.info.index:
+        raise UnexpectedRequest("this sum is not of an earlier round of the run")
+
+
+def check_shorter(invite: Invite, count: int, size: int) -> None:
+    """Raise UnexpectedRequest if the sums that the client missed are too many to replace the model, or not shorter."""
+    if count > MOST_REPLAYS or size >= invite.model_bytes:
+        raise UnexpectedRequest(f"{count} sums of {size} bytes are too many for a model of {invite.model_bytes}")
+
+
 class ModelIntake:
     """The model of one round, compared with the digest in the invitation before training."""
 
@@ -168,7 +230,7 @@ class ModelIntake:
         held = self._pieces if self.model is None or self._accepted.has_model else self.model.data
         start, end, size = request.offset, request.offset + len(request.data), len(held)
         if self.model is None and start == size and 0 < len(request.data) <= self._invite.model_bytes - size:
-            checks.check_pieces(self._invite, self._count + 1)
+            check_pieces(self._invite, self._count + 1)
             self._owner.take_piece(self._count + 1)
             self._journal.note(request)
             self._count += 1
@@ -186,7 +248,7 @@ class ModelIntake:
             return SumUsed(b"")
         if self.model is None:
             with suppress(ProtocolError):  # more sums follow, or the server has to send the model
-                checks.check_model(self._invite, followed)
+                check_model(self._invite, followed)
                 self._models.keep(followed)
                 self.model = followed
         return SumUsed(followed.digest)
@@ -200,9 +262,9 @@ class ModelIntake:
         """Return the model from the cache or from its pieces; raise if its digest is wrong or a number too large."""
         if self.model is None:
             model = ModelBytes.read(self._invite.dtype, bytes(self._pieces))
-            checks.check_model(self._invite, model)
+            check_model(self._invite, model)
             self.model, self._pieces = model, bytearray()
-        checks.check_trainable(self.model)
+        check_trainable(self.model)
         self._models.keep(self.model)
         self.model = self._models.get(self._invite.model) or self.model
         return self.model
@@ -210,3 +272,25 @@ class ModelIntake:
     def forget(self) -> None:
         """Drop the model and its pieces."""
         self.model, self._pieces = None, bytearray()
+
+
+def check_pieces(invite: Invite, count: int) -> None:
+    """Raise UnexpectedRequest if a model has too many pieces for its length: each piece is a record of the journal."""
+    most = FEW_PIECES + invite.model_bytes // SMALLEST_PIECE
+    if count > most:
+        raise UnexpectedRequest(f"piece {count} of a model of {invite.model_bytes} bytes, which may have {most} pieces")
+
+
+def check_model(invite: Invite, model: ModelBytes) -> None:
+    """Raise ProtocolError unless the model has the digest in the invitation: all clients train from the same model."""
+    if len(model.data) != invite.model_bytes or model.digest != invite.model:
+        raise ProtocolError("the model does not have the digest in the invitation")
+
+
+def check_trainable(model: ModelBytes) -> None:
+    """Raise ParametersRefused if a number of the model is not finite, or so large that training may overflow."""
+    values = model.array
+    if values.size and not float(np.maximum(values.max(), -values.min())) <= LARGEST_WEIGHT:
+        raise ParametersRefused(
+            f"the model has numbers that are not finite or beyond {LARGEST_WEIGHT}: this client does not train from it"
+        )

@@ -28,8 +28,16 @@ from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import Opening, SummingClient, SummingProtocol
 from dordis.rounds import invitation as checks
 from dordis.rounds.app import AppClient, AppForm
-from dordis.rounds.catch_up import ModelCatchUp, ModelIntake, find_held_model, next_model
-from dordis.rounds.events import Encoded, Invited, Trained, event_kinds
+from dordis.rounds.catch_up import (
+    Encoded,
+    Invited,
+    ModelCatchUp,
+    ModelIntake,
+    Trained,
+    event_kinds,
+    find_held_model,
+    next_model,
+)
 from dordis.rounds.invitation import Accepted, ClientOwner, Invite, Ready, SendModel, SendSum, Train
 from dordis.rounds.model import LastModel, ModelCache
 from dordis.rounds.records import RecordSum, as_record_client, check_event, sum_for_round

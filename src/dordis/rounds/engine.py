@@ -39,14 +39,13 @@ from dordis.protocols.summing import (
     VerifyClient,
     accept_any_client,
 )
-from dordis.protocols.vector_backend import HERE, Vectors
+from dordis.protocols.vector_backend import LOCAL, Vectors
 from dordis.rounds.arrivals import Arrivals, ArrivalStore
 from dordis.rounds.catch_up import RecentSums
 from dordis.rounds.impossible_sums import NOT_CHECKED, check_possible, describe_check
 from dordis.rounds.invitation import Invitation, InvitationServer
-from dordis.rounds.meter import MessageMeter, Traffic
 from dordis.rounds.privacy_gate import PrivacyGate
-from dordis.rounds.watch import Watch, WatchedExchange, silent
+from dordis.rounds.watch import MessageMeter, Traffic, Watch, WatchedExchange, silent
 
 Execute = Callable[[Iterable[Step], Sequence[Iterable[Step]], AsyncExchange, Compute], Coroutine[Any, Any, Timeline]]
 """Runs the steps of the set-up, then those of all chunks: in a pipeline, or in lockstep."""
@@ -252,7 +251,7 @@ class RoundEngine:
         compute: Compute = run_in_thread,
         execute: Execute = execute_async,
         delivers: bool = True,
-        vectors: Vectors = HERE,
+        vectors: Vectors = LOCAL,
         helpers: Collection[ClientId] = (),
         arrivals: ArrivalStore | None = None,
         close_at: int | None = None,

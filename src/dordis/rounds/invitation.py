@@ -1,28 +1,30 @@
 """The invitation stage, before a round's clients are fixed: clients are invited, get a model they lack, and train.
 
-Clients that are lost here were never in the round: they do not count against its dropout tolerance T.  A client's
-owner (`ClientOwner`) must consent before the client answers.
+An invitation promises terms: bounds on the parameters of the round, which are not fixed before clients train.  A
+client's owner (`ClientOwner`) must consent before the client answers, and again when the parameters are known.  Clients
+that are lost here were never in the round: they do not count against its dropout tolerance T.
 """
 
+import math
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Annotated, ClassVar, Protocol
 
+import msgspec
 import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
-from dordis.errors import MalformedMessage, ParametersRefused, ProtocolError, UnexpectedRequest
+from dordis.errors import MalformedMessage, ParametersRefused, UnexpectedRequest
 from dordis.privacy.mechanisms.mechanism import Mechanism
+from dordis.privacy.records.encoding import RecordEncoding
 from dordis.protocol import ClientId, Flow, Message, ProtocolServer, Replies, Requests, Resource, Step
+from dordis.protocols.costs import round_cost
 from dordis.protocols.limits import (
-    FEW_PIECES,
     LARGEST_DIM,
-    LARGEST_WEIGHT,
     LONGEST_INVITE,
     LONGEST_REPLAY,
     MOST_CHUNKS,
-    MOST_REPLAYS,
-    SMALLEST_PIECE,
 )
 from dordis.protocols.parameters import INDEX_BYTES, RUN_BYTES, Parameters
 from dordis.protocols.replies import collect
@@ -30,10 +32,67 @@ from dordis.protocols.summing import SummingProtocol
 from dordis.rounds import model as models
 from dordis.rounds.app import AppForm, RoundInfo, told_number
 from dordis.rounds.model import ModelBytes
-from dordis.rounds.terms import Terms, check_terms, check_terms_kept
 
 LARGEST_MODEL = 1 << 34
 """Largest size of a model in bytes."""
+_SAME = ("mode", "mechanism", "scheme", "clip", "records", "further")
+
+
+class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The bounds on a round that its invitation promises, in the order in which an owner's policy checks them."""
+
+    mode: str
+    clients: int
+    """Least number of clients, n."""
+    colluders: int
+    """Least T_C, the number of colluders of the round that the noise is planned for."""
+    bits: int
+    """Largest number of bits of a coordinate."""
+    mechanism: str
+    scheme: str
+    clip: float
+    """The largest norm of an update."""
+    cost: float
+    """The largest cost theta^2 of the round for a client (`round_cost`); infinite if no epsilon is proved."""
+    records: RecordEncoding | UnsetType = UNSET
+    """Sampling and encoding of records, if they are the unit of privacy; the cost is then that of the sampled sum."""
+    further: tuple[str, ...] | UnsetType = UNSET
+    """Names of the application's further releases; left out if there are none."""
+
+    @classmethod
+    def from_parameters(cls, parameters: Parameters, kind: type[Mechanism] | None = None) -> "Terms":
+        """Return the terms that parameters keep; `kind` must be given for a third party's mechanism."""
+        return parameters.once(("terms", kind), lambda: cls._read(parameters, kind))
+
+    @classmethod
+    def _read(cls, parameters: Parameters, kind: type[Mechanism] | None) -> "Terms":
+        return cls(
+            mode=parameters.mode,
+            clients=parameters.cohort,
+            colluders=parameters.colluders,
+            bits=parameters.bits,
+            mechanism=parameters.encoding.mechanism,
+            scheme=parameters.scheme,
+            clip=parameters.encoding.clip,
+            cost=round_cost(parameters, kind).theta_squared,
+            records=parameters.encoding.records,
+            further=tuple(release.name for release in parameters.encoding.further or ()) or UNSET,
+        )
+
+    def promised(self, clients: int, cost: float) -> "Terms":
+        """Return these terms for rounds of at least `clients` clients and at most this cost."""
+        return msgspec.structs.replace(self, clients=clients, cost=cost)
+
+    @property
+    def ratio(self) -> Fraction:
+        """Return an upper bound on the least ratio of noise variance to squared sensitivity of the round's releases.
+
+        A round releases the update, at most a clipping bit, and the application's further values.  The costliest of
+        them costs at least the cost divided by their number, which bounds its ratio.  The exact ratio follows from the
+        parameters.
+        """
+        releases = 2 + len(self.further or ())
+        return Fraction(1, 2) if math.isinf(self.cost) else Fraction(1, 2) + releases / Fraction(self.cost)
 
 
 class Accepted(Message, frozen=True):
@@ -148,15 +207,6 @@ def _either(lengths: Collection[int]) -> str:
     return " or ".join(map(str, sorted(lengths)))
 
 
-def check_trainable(model: ModelBytes) -> None:
-    """Raise ParametersRefused if a number of the model is not finite, or so large that training may overflow."""
-    values = model.array
-    if values.size and not float(np.maximum(values.max(), -values.min())) <= LARGEST_WEIGHT:
-        raise ParametersRefused(
-            f"the model has numbers that are not finite or beyond {LARGEST_WEIGHT}: this client does not train from it"
-        )
-
-
 def check_protocol(invite: Invite, protocol: SummingProtocol) -> None:
     """Raise ParametersRefused if the invitation is to another protocol than this client's."""
     if invite.protocol != protocol.name:
@@ -184,29 +234,18 @@ def check_not_left(invite: Invite, left: Collection[bytes]) -> None:
         raise UnexpectedRequest("this client has left the round for another one")
 
 
-def check_model(invite: Invite, model: ModelBytes) -> None:
-    """Raise ProtocolError unless the model has the digest in the invitation: all clients train from the same model."""
-    if len(model.data) != invite.model_bytes or model.digest != invite.model:
-        raise ProtocolError("the model does not have the digest in the invitation")
+def check_terms(terms: Terms) -> None:
+    """Raise ParametersRefused unless the cost in the terms is a number above 0."""
+    if not terms.cost > 0:
+        raise ParametersRefused("the cost in an invitation is a number above 0")
 
 
-def check_pieces(invite: Invite, count: int) -> None:
-    """Raise UnexpectedRequest if a model has too many pieces for its length: each piece is a record of the journal."""
-    most = FEW_PIECES + invite.model_bytes // SMALLEST_PIECE
-    if count > most:
-        raise UnexpectedRequest(f"piece {count} of a model of {invite.model_bytes} bytes, which may have {most} pieces")
-
-
-def check_missed(invite: Invite, parameters: Parameters) -> None:
-    """Raise UnexpectedRequest unless the sum is of an earlier round of the same run."""
-    if parameters.run != invite.info.run or not parameters.index < invite.info.index:
-        raise UnexpectedRequest("this sum is not of an earlier round of the run")
-
-
-def check_shorter(invite: Invite, count: int, size: int) -> None:
-    """Raise UnexpectedRequest if the sums that the client missed are too many to replace the model, or not shorter."""
-    if count > MOST_REPLAYS or size >= invite.model_bytes:
-        raise UnexpectedRequest(f"{count} sums of {size} bytes are too many for a model of {invite.model_bytes}")
+def check_terms_kept(promised: Terms, kept: Terms) -> None:
+    """Raise ParametersRefused unless the parameters of a round keep the terms of its invitation."""
+    same = all(getattr(promised, name) == getattr(kept, name) for name in _SAME)
+    enough = kept.clients >= promised.clients and kept.colluders >= promised.colluders
+    if not (same and enough and kept.bits <= promised.bits and kept.cost <= promised.cost):
+        raise ParametersRefused("the parameters of the round are not what its invitation promised")
 
 
 def check_same_model(invite: Invite, parameters: Parameters) -> None:

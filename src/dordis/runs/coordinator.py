@@ -6,37 +6,41 @@ any request that costs privacy.
 
 import math
 import secrets
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from dordis.errors import BudgetExceeded, ImpossibleSum, RoundFailed
+from dordis.errors import InputError
 from dordis.ledger.ledger import Ledger
 from dordis.ledger.receipt import FIRST, Receipt
-from dordis.ledger.round_charge import Charge
 from dordis.pipeline.performance import AutoChunks
 from dordis.privacy.clipping import CLIPPING_BIT, Clipping, fraction_below
 from dordis.privacy.encoding import SEED_BYTES, Entropy
 from dordis.privacy.projection import Alignment
 from dordis.protocol import ClientId
-from dordis.protocols.costs import round_cost
 from dordis.protocols.parameters import INDEX_BYTES, Parameters
-from dordis.records.run_records import Evictions, FailedAttempt, RoundMetrics, RoundRecord, timestamp
+from dordis.records.run_records import (
+    Evictions,
+    FailedAttempt,
+    RoundMetrics,
+    RoundRecord,
+    is_reserved_metric,
+    timestamp,
+)
 from dordis.rounds.app import AppServer, RoundInfo
 from dordis.rounds.engine import AgreedRound, Gathered, InterruptedRound, RoundResult, RoundRunner
 from dordis.rounds.invitation import Invitation, Invite
 from dordis.rounds.model import ModelBytes
-from dordis.rounds.privacy_gate import PrivacyGate
 from dordis.rounds.watch import AttemptBegan, StageBegan, Watch, silent
-from dordis.runs.affordable import Allowances
-from dordis.runs.checks import check_able, check_events, check_finite, check_planned
-from dordis.runs.early_invitation import EarlyInvitation, InvitedRound
+from dordis.runs.budget import RunBudget, check_events
 from dordis.runs.plan import RoundPlan
-from dordis.runs.retry import TRIES, Failure, attempt, to_evict
+from dordis.runs.retry import TRIES, attempt, sum_and_evict
 from dordis.selection.beacon import Beacon
 from dordis.selection.selection import SelectedClients, Selection
 
@@ -64,6 +68,44 @@ class _Summed:
     agreed: AgreedRound
     design: RoundPlan
     result: RoundResult
+
+
+@dataclass(frozen=True)
+class InvitedRound:
+    """A round to which clients were invited, and for which those that are ready have trained."""
+
+    planned: RoundPlan
+    invitation: Invitation
+    gathered: Gathered
+
+    @property
+    def invited(self) -> int:
+        """Return the number of invited clients."""
+        return len(self.invitation.clients)
+
+
+class EarlyInvitation:
+    """The invitation of a round in a thread of its own, while the server evaluates the round before.
+
+    Clients train meanwhile.  Nothing of the invited round is counted or charged: the coordinator does that afterwards,
+    in the thread that evaluates and stores rounds, so that a round is on disk before the next one costs privacy.  A
+    process that ends does not wait for this thread.
+    """
+
+    def __init__(self, invite: Callable[[], InvitedRound]) -> None:
+        self.began = timestamp(), time.perf_counter()
+        self._invite, self._invited = invite, Future[InvitedRound]()
+        threading.Thread(target=self._run, name="dordis invitation", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._invited.set_result(self._invite())
+        except BaseException as error:  # noqa: BLE001  `result` raises it
+            self._invited.set_exception(error)
+
+    def result(self) -> InvitedRound:
+        """Wait for the clients, and return the invited round; errors of the invitation are raised here."""
+        return self._invited.result()
 
 
 class Coordinator:
@@ -99,7 +141,7 @@ class Coordinator:
         on_receipt: Callable[[Receipt], None] = lambda receipt: None,
         last_receipt: str = FIRST,
     ) -> None:
-        self._counts_owners = counts_owners and ledger is not None
+        self._budget = RunBudget(run, ledger, counts_owners)
         self._run, self._app, self._design = run, app, design
         self._selection, self._rounds, self._ledger = selection, rounds, ledger
         self._registry, self._beacon, self._watch = registry, beacon, watch
@@ -141,7 +183,7 @@ class Coordinator:
             lambda i: self._sum(RoundInfo(number, i, self._run)),
             index,
             self._tries,
-            lambda failure: self._on_failure(self._failed(failure)),
+            lambda failure: self._on_failure(failure.record(self._evictions)),
         )
         summed = attempted.output
         parameters, result = summed.agreed.parameters, summed.result
@@ -178,7 +220,7 @@ class Coordinator:
             left=None if noise is None else noise.left,
             charged=None if noise is None else noise.charged,
             epsilon=spent,
-            failures=tuple(self._failed(failure) for failure in attempted.failures),
+            failures=tuple(failure.record(self._evictions) for failure in attempted.failures),
             evicted=self._evictions.after(parameters.index),
             dim=summed.design.setting.dim,
             buckets=summed.design.setting.buckets,
@@ -203,11 +245,6 @@ class Coordinator:
         record = msgspec.structs.replace(record, stages=stages, seconds=seconds)
         return replace(used, record=record, metrics=RoundMetrics(record.number, values))
 
-    def _failed(self, failure: Failure) -> FailedAttempt:
-        error = failure.error
-        spoilt = tuple(map(int, error.survivors)) if isinstance(error, ImpossibleSum) else ()
-        return FailedAttempt(failure.index, str(error), self._evictions.after(failure.index), spoilt)
-
     def _sum(self, info: RoundInfo) -> _Summed:
         """Return the sum of one attempt: invite clients, fix the parameters, check the budget, and sum."""
         before, self._interrupted = self._interrupted, None
@@ -226,14 +263,13 @@ class Coordinator:
             ready = self._invite(info) if early is None else early.result()
             planned, invitation, gathered, invited = ready.planned, ready.invitation, ready.gathered, ready.invited
             parameters, design, proofs = self._agree(info, invitation.model, gathered, planned)
-        charge = None if self._ledger is None else design.charge(parameters)
-        if self._ledger is not None and charge is not None and not resumed:
-            self._keep_to_budget(self._ledger.check_budget, charge.without_dropout)
+        if not resumed:
+            self._budget.check_round(design, parameters)
         agreed = AgreedRound(
             parameters,
             design.mechanism,
             proofs,
-            self._gate(parameters, design, resumed),
+            self._budget.gate(design, parameters, resumed),
             info.number,
             invited,
             planned.allowed,
@@ -241,7 +277,7 @@ class Coordinator:
             self._selection.verify_client,
             design.agreement.all_colluders,
         )
-        result = self._run_round(agreed)
+        result = sum_and_evict(self._rounds, agreed, self._evictions, self._watch)
         if isinstance(self._chunks, AutoChunks) and result.timeline is not None:
             self._chunks = self._chunks.observe(design.mechanism.grid.padded, result.timeline)
         return _Summed(invited, gathered, agreed, design, result)
@@ -263,59 +299,11 @@ class Coordinator:
         invitation = self._invitation(info, planned, candidates, model)
         return InvitedRound(planned, invitation, self._rounds.gather(invitation, self._watch))
 
-    def _gate(self, parameters: Parameters, design: RoundPlan, resumed: bool) -> PrivacyGate:
-        """Return the privacy gate of a round; it does not write ledger lines of a `resumed` round a second time."""
-        ledger, index = self._ledger, parameters.index
-        arrived: set[ClientId] = set()
-        before = ledger.owner_charges().get((self._run, index)) if ledger is not None and resumed else None
-        known = None if before is None else frozenset(before.clients)
-
-        def count(asked: Collection[ClientId]) -> None:
-            """Record the cost that owners count: before the first upload, or before each arrival is acknowledged."""
-            arrived.update(asked)
-            if ledger is None or not design.proves or not self._counts_owners:
-                return
-            fresh = [int(u) for u in asked if known is None or int(u) not in known]
-            if fresh and (known is None or not parameters.clients):
-                cost = parameters.once(("cost", design.kind), lambda: round_cost(parameters, design.kind))
-                ledger.record_owner_charges(index, fresh, cost)
-
-        def announce(dropped: Mapping[int, int]) -> None:
-            """Charge the round in the ledger, before anything is disclosed."""
-            charge = None if ledger is None else design.charge(parameters, arrived)
-            if ledger is not None and charge is not None and not (resumed and ledger.round(index) is not None):
-                self._keep_to_budget(ledger.reserve, charge.after_dropouts(dropped))
-
-        return PrivacyGate(count, announce)
-
-    def _keep_to_budget(self, check: Callable[[Charge], None], charge: Charge) -> None:
-        """Call `check` with a round's charge; if it raises BudgetExceeded, record the refusal, which ends the run.
-
-        Queries are refused without a record: later ones may fit the budget.
-        """
-        try:
-            check(charge)
-        except BudgetExceeded:
-            if self._ledger is not None and self._counts_owners:
-                self._ledger.refuse(charge)
-            raise
-
-    def _run_round(self, agreed: AgreedRound) -> RoundResult:
-        """Return the sum of a round, and evict clients that lied, whether the round succeeds or fails."""
-        parameters = agreed.parameters
-        try:
-            result = self._rounds.sum(agreed, self._watch)
-        except RoundFailed as failure:
-            going = to_evict(failure, parameters.colluders, parameters.colluders_around)
-            self._evictions.add(parameters.index, going, str(failure))
-            raise
-        named = frozenset(u for output in result.outputs for u in output.named)
-        self._evictions.add(parameters.index, named, "it sent wrong values, and the round succeeded without them")
-        return result
-
     def _candidates(self, info: RoundInfo) -> tuple[tuple[ClientId, ...], float | None]:
         """Return the clients to invite, and the largest cost that each of them can afford; None if there are none."""
-        able = self._able(frozenset(self._rounds.available(info.index)) - self._evictions.clients, info)
+        present = frozenset(self._rounds.available(info.index)) - self._evictions.clients
+        left = self._count - info.number + 1
+        able = self._budget.affordable_costs(self._design, present, self._selection, info.index, left)
         candidates = self._selection.candidates(info.index, able)
         return candidates, min((able[u] for u in candidates), default=None)
 
@@ -375,24 +363,37 @@ class Coordinator:
             return self._chunks.choose_chunks(grid.padded, grid.blocks)
         return min(self._chunks, grid.blocks)
 
-    def _able(self, clients: Collection[ClientId], info: RoundInfo) -> dict[ClientId, float]:
-        """Return the affordable cost by client, without clients that cannot afford the round and would refuse it."""
-        if self._ledger is None or not self._counts_owners or self._design.sampled is not None:
-            return dict.fromkeys(clients, self._design.allowed)
-        allowances = Allowances.from_design(self._design, self._ledger.owner_charges())
-        left = self._count - info.number + 1
-        costs = allowances.affordable_costs(clients, self._selection, info.index, left)
-        able = {u: paid for u, paid in costs.items() if paid}
-        check_able(len(clients), len(able), self._design.least)
-        return able
-
-
-def next_index(ledger: Ledger | None, last: RoundRecord | None, failures: Collection[FailedAttempt] = ()) -> int:
-    """Return the first index that no finished round, charge or failed attempt of the run has used."""
-    recorded = -1 if last is None else last.index
-    charged = -1 if ledger is None else ledger.last_index()
-    return max(recorded, charged, *(failed.index for failed in failures)) + 1
-
 
 def _added(first: int | None, second: int | None) -> int | None:
     return None if first is None or second is None else first + second
+
+
+def check_planned(dim: int, dims: Collection[int]) -> None:
+    """Raise InputError for an update length that the application did not declare in its `dims`."""
+    if dim not in dims:
+        raise InputError(
+            f"the application's next update has {dim} coordinates, and its `dims` are {', '.join(map(str, dims))}: "
+            "name every length there"
+        )
+
+
+def check_finite(values: object, number: int) -> dict[str, float]:
+    """Return the metrics of an application after round `number`; raise InputError for a reserved name or bad value."""
+    if not isinstance(values, Mapping):
+        raise InputError(f"evaluate() returns a dictionary of names and numbers, not {type(values).__name__}")
+    measured = {str(name): _as_number(name, value) for name, value in values.items()}
+    for name, value in measured.items():
+        if is_reserved_metric(name):
+            reserved = "names with 'epsilon' are reserved for the ledger: choose another name"
+            raise InputError(f"evaluate() returns a metric called '{name}', but {reserved}")
+        if not math.isfinite(value):
+            raise InputError(f"'{name}' is not finite after round {number}: training diverged, lower its learning rate")
+    return measured
+
+
+def _as_number(name: object, value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        kind = type(value).__name__
+        raise InputError(f"evaluate() returns a number for every name, and for '{name}' it is {kind}") from None

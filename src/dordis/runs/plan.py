@@ -39,7 +39,7 @@ from dordis.protocols.encoded_sums import Aggregate, encoding_of
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import Roster
 from dordis.records.manifest import Descriptions, Trust
-from dordis.rounds.terms import Terms
+from dordis.rounds.invitation import Terms
 from dordis.runs.threat_model import ThreatModel
 
 SLACK = 0.9

@@ -1,12 +1,16 @@
-"""Retry a failed round under the next index, without the evicted clients, a bounded number of times."""
+"""Retry a failed round under the next index, without the clients that lied in it, a bounded number of times."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from dordis.errors import InputError, RoundFailed
+from dordis.errors import ImpossibleSum, InputError, RoundFailed
+from dordis.ledger.ledger import Ledger
 from dordis.protocol import ClientId
+from dordis.records.run_records import Evictions, FailedAttempt, RoundRecord
+from dordis.rounds.engine import AgreedRound, RoundResult, RoundRunner
+from dordis.rounds.watch import Watch
 
 TRIES = 5
 """How often a round may fail if no client lies; each retry has the next index, and so other clients."""
@@ -20,6 +24,11 @@ class Failure:
 
     index: int
     error: RoundFailed
+
+    def record(self, evictions: Evictions) -> FailedAttempt:
+        """Return the failure as the records of the run state it, with the clients evicted after it."""
+        spoilt = tuple(map(int, self.error.survivors)) if isinstance(self.error, ImpossibleSum) else ()
+        return FailedAttempt(self.index, str(self.error), evictions.after(self.index), spoilt)
 
 
 @dataclass(frozen=True)
@@ -92,3 +101,24 @@ def to_evict(error: RoundFailed, colluders: int, around: int) -> frozenset[Clien
         if going.isdisjoint(edge):
             going.update(edge)
     return frozenset(going)
+
+
+def sum_and_evict(rounds: RoundRunner, agreed: AgreedRound, evictions: Evictions, watch: Watch) -> RoundResult:
+    """Return the sum of a round, and evict clients that lied, whether the round succeeds or fails."""
+    parameters = agreed.parameters
+    try:
+        result = rounds.sum(agreed, watch)
+    except RoundFailed as failure:
+        going = to_evict(failure, parameters.colluders, parameters.colluders_around)
+        evictions.add(parameters.index, going, str(failure))
+        raise
+    named = frozenset(u for output in result.outputs for u in output.named)
+    evictions.add(parameters.index, named, "it sent wrong values, and the round succeeded without them")
+    return result
+
+
+def next_index(ledger: Ledger | None, last: RoundRecord | None, failures: Collection[FailedAttempt] = ()) -> int:
+    """Return the first index that no finished round, charge or failed attempt of the run has used."""
+    recorded = -1 if last is None else last.index
+    charged = -1 if ledger is None else ledger.last_index()
+    return max(recorded, charged, *(failed.index for failed in failures)) + 1

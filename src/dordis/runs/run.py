@@ -28,8 +28,9 @@ from dordis.records.run_records import EVICTIONS, LEDGER, RECEIPTS, FailedAttemp
 from dordis.rounds.app import check_keeps_state
 from dordis.rounds.engine import InterruptedRound, RoundRunner
 from dordis.rounds.watch import AttemptFailed, Watch, silent
-from dordis.runs.coordinator import Coordinator, FinishedRound, next_index
+from dordis.runs.coordinator import Coordinator, FinishedRound
 from dordis.runs.job import Job, all_colluders, selection_kind
+from dordis.runs.retry import next_index
 from dordis.selection.beacon import Beacon
 from dordis.selection.selection import Selection
 

@@ -1,11 +1,17 @@
-"""The threat model of a run: which server its rounds withstand, and the chance that a graph or a draw fails."""
+"""What the rounds of a run withstand: a server by the threat model, and dropout by tolerance T and threshold t."""
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
+from dordis.errors import InputError, RoundFailed, TooFewClients, TooManyDropouts
+from dordis.privacy.advice import RATES
+from dordis.privacy.setting import Setting, default_threshold
 from dordis.protocols import parameters as rules
 from dordis.protocols import sparse_graph
 from dordis.protocols.cohort import agree_with_cohort
+from dordis.protocols.parameters import MALICIOUS
 from dordis.protocols.summing import WriteParameters
 from dordis.runs.retry import TRIES
 from dordis.selection.colluders import largest_draw_failure
@@ -48,3 +54,85 @@ class ThreatModel:
     def failure(self, rounds: int) -> float:
         """Return a bound on the chance of an insecure graph or too many colluders in a run of `rounds` rounds."""
         return float(self.indices(rounds) * self.round_failure)
+
+
+@dataclass(frozen=True)
+class DropoutNeeds:
+    """Tolerance and threshold for rounds that `dropped` of `clients` leave; `threshold` is None if impossible."""
+
+    clients: int
+    dropped: int
+    threshold: int | None
+    least: int
+    """The least threshold against a malicious server, with which any two quorums have an honest client in common."""
+    sparse: bool = False
+
+    @property
+    def threshold_word(self) -> str:
+        """Return the threshold or "impossible", for a table; empty for a sparse graph, which has its own thresholds."""
+        return "" if self.sparse else "impossible" if self.threshold is None else str(self.threshold)
+
+    @property
+    def short(self) -> str:
+        """Return tolerance and threshold in a few words, or "impossible"."""
+        if self.threshold is None:
+            return "impossible"
+        tolerance = f"tolerance {self.dropped}"
+        return tolerance if self.sparse else f"{tolerance}, threshold {self.threshold}"
+
+    def __str__(self) -> str:
+        lost = f"to lose {self.dropped} of {self.clients} clients before their upload"
+        if self.threshold is not None:
+            threshold = "" if self.sparse else f" and protocol.threshold = {self.threshold}"
+            return f"{lost}, set protocol.tolerance = {self.dropped}{threshold}"
+        semi = self.clients - self.dropped
+        most = f"{lost} is impossible against a malicious server, which requires a threshold of {self.least}"
+        return (
+            f"{most}: set protocol.mode = 'semi-honest', protocol.tolerance = {self.dropped} and "
+            f"protocol.threshold = {semi}, or let at most {self.clients - self.least} drop out"
+        )
+
+
+def count_dropouts(clients: int, rate: float | Fraction) -> int:
+    """Return floor(rate * clients), computed from the decimal digits of the rate, without rounding errors."""
+    if not 0 <= rate < 1:
+        raise InputError(f"a dropout rate lies in [0, 1), not {rate}")
+    return math.floor(Fraction(str(rate)) * clients)
+
+
+def find_needs(setting: Setting, mode: str, dropped: int) -> DropoutNeeds:
+    """Return tolerance and threshold for `dropped` dropouts.
+
+    The threshold is below its default only in semi-honest rounds that would fail otherwise.
+    """
+    n, T_C = setting.clients, setting.colluders
+    least = default_threshold(n, T_C)
+    t: int | None = least
+    if n - dropped < least:
+        t = n - dropped if mode != MALICIOUS and n - dropped > T_C else None
+    return DropoutNeeds(n, dropped, t, least, setting.sparse)
+
+
+def describe_rates(setting: Setting, mode: str, rates: Iterable[Fraction] = RATES[1:]) -> str:
+    """Return a text with the tolerance and threshold that each dropout rate needs."""
+    found = ((rate, find_needs(setting, mode, count_dropouts(setting.clients, rate))) for rate in rates)
+    return "; ".join(f"{float(rate):.0%}: {needs.short}" for rate, needs in found)
+
+
+def describe_remedy(setting: Setting, mode: str, error: RoundFailed) -> str:
+    """Return the tolerance and threshold that a failed round needed, as text; empty if dropout was not the cause."""
+    if isinstance(error, TooManyDropouts):
+        return str(find_needs(setting, mode, max(error.dropped, setting.T + 1)))
+    if isinstance(error, TooFewClients) and 0 < error.answered < setting.clients:
+        return str(find_needs(setting, mode, setting.clients - error.answered))
+    return ""
+
+
+def check_survivable(setting: Setting, mode: str, dropped: int) -> None:
+    """Raise InputError if tolerance or threshold do not allow that `dropped` clients leave before their upload."""
+    if dropped > setting.T or setting.clients - dropped < setting.t:
+        raise InputError(
+            f"every round would lose {dropped} of {setting.clients} clients before their upload (simulation.dropout), "
+            f"but tolerance {setting.T} and threshold {setting.t} allow {min(setting.T, setting.clients - setting.t)}: "
+            f"{find_needs(setting, mode, dropped)}"
+        )

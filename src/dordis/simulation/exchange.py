@@ -10,7 +10,7 @@ from dordis.errors import CryptoError, DordisError, ProtocolError, UnusableUpdat
 from dordis.protocol import ClientId, Garbled, Message, OpenCall, Party, Requests, Role, reply_to
 from dordis.protocol_driver import advance
 from dordis.rounds.client import Client
-from dordis.rounds.meter import MessageMeter
+from dordis.rounds.watch import MessageMeter
 
 Lost = Callable[[ClientId, Message], bool]
 

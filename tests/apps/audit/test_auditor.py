@@ -22,7 +22,7 @@ from dordis.protocol import ClientId
 from dordis.protocols.plaintext import PLAINTEXT
 from dordis.protocols.secagg import SECAGG, SECAGG_PLUS
 from dordis.rounds.watch import StageBegan
-from dordis.simulation.one_round import single_round
+from dordis.simulation.run import single_round
 
 SEEDS = range(20)
 CLIENTS, COLLUDERS, DROPPED, LATE = 20, 2, 3, 2

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from dordis.protocols.sparse_graph import solve
-from dordis.runs.dropout_needs import count_dropouts
+from dordis.runs.threat_model import count_dropouts
 from tests.cli.in_process import dordis
 
 run = partial(dordis, "plan")

@@ -178,7 +178,7 @@ class TrainingLater(MemoryGrid):
 def test_a_later_request_to_train_isolates_no_node(tmp_path, pins, checked, monkeypatch):
     monkeypatch.setattr(exchange, "following_requests", lambda request: ())
     if not checked:
-        monkeypatch.setattr("dordis.rounds.invitation.check_model", nothing)
+        monkeypatch.setattr("dordis.rounds.catch_up.check_model", nothing)
     mean, _ = summed(TrainingLater([learner()] * CLIENTS, pins[1]), tmp_path, pins[0], {"lr": 0.0})
     check_isolated(mean, not checked)
 

@@ -17,7 +17,7 @@ from dordis.records.run_records import RunRecords
 from dordis.report.page import write_report
 from dordis.runs.coordinator import FinishedRound
 from dordis.runs.plan import RoundPlan
-from dordis.simulation.one_round import home_of_updates, single_round
+from dordis.simulation.run import home_of_updates, single_round
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 pytestmark = pytest.mark.flower

@@ -22,8 +22,7 @@ from dordis.errors import RoundFailed
 from dordis.integrations.flower import DordisGrid, DordisMod
 from dordis.integrations.flower.messages import from_record
 from dordis.integrations.flower.pins import TRAIN_SECONDS
-from dordis.network.timed_training import TimedTraining
-from dordis.rounds.user_code import ZeroOnFailure
+from dordis.rounds.user_code import TimedTraining, ZeroOnFailure
 from tests.integrations.flower.apps import NO_NOISE, MemoryGrid, client_app, model, pin, record_of, update, vector
 
 CLIENTS, FAILING, HANGING = 4, 1, 60.0

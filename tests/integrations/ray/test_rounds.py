@@ -22,8 +22,7 @@ from dordis.records.manifest import describe_fidelity
 from dordis.rounds.app import FixedClient
 from dordis.rounds.watch import StageBegan
 from dordis.runs.plan import RoundPlan
-from dordis.simulation.one_round import home_of_updates, single_round
-from dordis.simulation.run import prepare
+from dordis.simulation.run import home_of_updates, prepare, single_round
 
 CLIENTS, DIM, CHUNKS = 12, 3 * 8192, 3
 

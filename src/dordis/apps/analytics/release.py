@@ -33,8 +33,8 @@ from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
 from dordis.protocols.secagg import SECAGG
 from dordis.runs.plan import RoundPlan
 from dordis.runs.threat_model import ThreatModel
-from dordis.simulation.one_round import first_ids, home_of_updates, single_round
 from dordis.simulation.population import SimulatedHome
+from dordis.simulation.run import first_ids, home_of_updates, single_round
 
 IDEAL, FULL = "ideal", "full"
 HEADROOM = 8.0

@@ -30,8 +30,8 @@ from dordis.protocols.summing import SumInput, SummingClient, SummingProtocol, S
 from dordis.rounds.watch import StageBegan, WatchEvent
 from dordis.runs.plan import RoundPlan
 from dordis.runs.threat_model import ThreatModel
-from dordis.simulation.one_round import home_of_updates, single_round
 from dordis.simulation.population import SimulatedHome
+from dordis.simulation.run import home_of_updates, single_round
 
 
 class KnownNoise:

@@ -36,7 +36,7 @@ from dordis.rounds.model import Numbers
 from dordis.rounds.records import Places, RecordClient
 from dordis.runs.plan import RoundPlan
 from dordis.runs.threat_model import ThreatModel
-from dordis.simulation.one_round import home_of_clients
+from dordis.simulation.run import home_of_clients
 
 WIDTH = 16
 

@@ -124,7 +124,7 @@ def plan_graph(
     _check_one_tolerance(dropout, tolerance)
     T = default_tolerance(clients, 0, sparse=True) if tolerance is None else tolerance
     if dropout is not None:
-        from dordis.runs.dropout_needs import count_dropouts
+        from dordis.runs.threat_model import count_dropouts
 
         T = count_dropouts(clients, dropout)
     solution = solve(clients, T, colluders, mode)

@@ -276,7 +276,7 @@ def catch_signals() -> "Iterator[Callable[[], None]]":
 
 def _describe_failure(under_way: "Run", error: RoundFailed) -> str:
     """Return an error message: which round failed, how often, why, and what to do."""
-    from dordis.runs.dropout_needs import describe_remedy
+    from dordis.runs.threat_model import describe_remedy
 
     federation = under_way.job.config.federation
     times = "once" if under_way.tries == 1 else f"{under_way.tries} times"
@@ -340,8 +340,8 @@ def _print_forecast(simulated: "SimulatedJob", as_json: bool) -> None:
     from dordis.cli.run_display import forecast_table
     from dordis.kernels.packing import packed_size
     from dordis.privacy.advice import describe_prospects
-    from dordis.runs.dropout_needs import describe_rates
-    from dordis.simulation.dry_run import rehearse
+    from dordis.runs.threat_model import describe_rates
+    from dordis.simulation.profiling import rehearse
 
     job = simulated.job
     rehearsed, design = rehearse(simulated), job.design

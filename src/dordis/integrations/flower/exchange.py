@@ -26,7 +26,7 @@ from dordis.protocols.assisted.parameters import EpochKeys
 from dordis.protocols.parameters import RUN_BYTES
 from dordis.protocols.summing import Opening
 from dordis.rounds.invitation import Accepted, InvitationServer, Invite, SendModel, Train
-from dordis.rounds.meter import MessageMeter
+from dordis.rounds.watch import MessageMeter
 
 LOG = logging.getLogger("flwr.dordis")
 POLL_SECONDS = (0.01, 0.5)

@@ -40,7 +40,6 @@ from dordis.integrations.flower.pins import (
 )
 from dordis.integrations.flower.state import FileState, NodeState, RunState, StateHelperStore
 from dordis.integrations.flower.training import CallNext, FlowerApp, check_record_ids
-from dordis.network.timed_training import user_code_for
 from dordis.owner.policy import Policy
 from dordis.privacy.encoding import Entropy
 from dordis.privacy.mechanisms.mechanism import Mechanism
@@ -48,10 +47,12 @@ from dordis.protocol import ClientId, Message, Role
 from dordis.protocols.assisted.helper import AssistedHelper, HelperPolicy, HelperStore
 from dordis.protocols.summing import SummingProtocol, VerifyClient
 from dordis.protocols.table import SUMMING, summing_protocol
+from dordis.rounds.catch_up import check_trainable
 from dordis.rounds.client import Client
-from dordis.rounds.invitation import Accepted, Invite, Train, check_trainable
+from dordis.rounds.invitation import Accepted, Invite, Train
 from dordis.rounds.model import ModelBytes
 from dordis.rounds.records import rehearse_batches
+from dordis.rounds.user_code import user_code_for
 from dordis.runs.parties import SelectionRule, build_client
 from dordis.selection.beacon import Beacon
 from dordis.selection.colluders import BALANCED, OPEN, UNIFORM

@@ -29,7 +29,7 @@ from dordis.owner.participation import (
     Rounds,
 )
 from dordis.protocol import ENCODER, check_same_request
-from dordis.rounds.events import Encoded, Trained
+from dordis.rounds.catch_up import Encoded, Trained
 
 RUN, ROUND = "dordis-run", "dordis-round"
 """Names of the records in `context.state` for the state of the run and of the open round."""

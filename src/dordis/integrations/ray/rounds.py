@@ -32,12 +32,11 @@ from dordis.protocol_driver import Exchange
 from dordis.protocols.vector_backend import LocalAccumulator, Released
 from dordis.rounds.engine import Gathered, RoundEngine
 from dordis.rounds.invitation import Invitation
-from dordis.rounds.meter import MessageMeter
-from dordis.rounds.watch import Watch, silent
+from dordis.rounds.watch import MessageMeter, Watch, silent
 from dordis.selection.selection import Selection, UniformSelection
 from dordis.simulation.exchange import LocalExchange, Lost
-from dordis.simulation.one_round import IdleServer
 from dordis.simulation.population import FullRounds, Present, SimulatedHome, announce_peers
+from dordis.simulation.run import IdleServer
 
 Counted = Mapping[Attendance, OwnerCharge]
 

@@ -14,7 +14,7 @@ from dordis.kernels.ring import Vector
 from dordis.protocol import ClientId
 from dordis.protocols.cohort import CohortParameters
 from dordis.protocols.secagg import masking
-from dordis.protocols.vector_backend import HERE, Vectors
+from dordis.protocols.vector_backend import LOCAL, Vectors
 
 Fits = npt.NDArray[np.bool_]
 IsRight = Callable[[ClientId, int, bytes], bool]
@@ -132,7 +132,7 @@ def remove_masks(
     lost_keys: Mapping[ClientId, bytes],
     self_masks: Mapping[ClientId, bytes],
     survivors: Mapping[ClientId, bytes],
-    vectors: Vectors = HERE,
+    vectors: Vectors = LOCAL,
 ) -> None:
     """Remove from the sum the survivors' self-masks, and the masks that survivors share with lost neighbours.
 

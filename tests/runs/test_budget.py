@@ -12,7 +12,7 @@ from dordis.ledger.ledger import verify_ledger
 from dordis.ledger.round_charge import OwnerCharge
 from dordis.rounds.engine import AgreedRound
 from dordis.rounds.privacy_gate import PrivacyGate
-from dordis.runs.affordable import LEAST, Allowances
+from dordis.runs.budget import LEAST, Allowances, check_able
 from dordis.selection.selection import BalancedSelection, EveryClient, UniformSelection
 from dordis.simulation import population as homes
 from dordis.simulation.run import prepare
@@ -173,3 +173,10 @@ def test_a_run_whose_clients_have_no_budget_left_ends_short_and_says_so(tmp_path
     assert isinstance(run.over_budget, BudgetUsedUp)
     assert not isinstance(run.over_budget, RoundFailed)
     assert owners_epsilon(made, run.job.design.delta) <= 6
+
+
+def test_a_run_ends_if_too_few_of_enough_available_clients_can_afford_a_round():
+    check_able(available=5, able=3, least=3)
+    check_able(available=2, able=2, least=3)  # too few are there: they may come
+    with pytest.raises(BudgetUsedUp):
+        check_able(available=5, able=2, least=3)

@@ -15,7 +15,7 @@ from dordis.privacy.setting import Setting
 from dordis.privacy.strategies import Central, Conservative, Local, NoNoise, Orig, XNoise
 from dordis.protocols.costs import noise_ratios
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
-from dordis.rounds.terms import Terms, check_terms, check_terms_kept
+from dordis.rounds.invitation import Terms, check_terms, check_terms_kept
 from dordis.runs.plan import RoundPlan
 from dordis.runs.threat_model import ThreatModel
 from tests.rounds.parties import IDS, VARIANCE, agreed

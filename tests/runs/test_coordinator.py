@@ -1,4 +1,4 @@
-"""Clients of the next round train while a round is evaluated, and it is on disk before the next one costs privacy."""
+"""The next round: its clients train while a round is evaluated, which is on disk before the next one costs privacy."""
 
 import threading
 
@@ -8,7 +8,7 @@ from dordis.errors import InputError
 from dordis.ledger.ledger import Ledger
 from dordis.records import run_records
 from dordis.rounds.watch import AttemptBegan
-from dordis.runs.early_invitation import EarlyInvitation
+from dordis.runs.coordinator import EarlyInvitation, check_finite, check_planned
 from dordis.simulation.ideal import IdealRounds
 from dordis.simulation.population import FullRounds
 from dordis.simulation.run import prepare
@@ -192,3 +192,21 @@ def test_clients_are_invited_early_in_deployments_of_applications_that_allow_it(
     asked = []
     run.complete()
     assert asked == [beside and fidelity == "deployed"]
+
+
+def test_metrics_are_finite_numbers_under_names_that_are_not_reserved():
+    assert check_finite({"accuracy": 1, "loss": 0.5}, 3) == {"accuracy": 1.0, "loss": 0.5}
+    for values, said in (
+        ({"loss": float("inf")}, "'loss' is not finite after round 3: training diverged"),
+        ({"epsilon": 1.0}, "reserved for the ledger"),
+        ({"loss": "much"}, "for 'loss' it is str"),
+        ([1.0], "a dictionary of names and numbers, not list"),
+    ):
+        with pytest.raises(InputError, match=said):
+            check_finite(values, 3)
+
+
+def test_an_update_has_a_length_that_was_declared():
+    check_planned(40, (40, 80))
+    with pytest.raises(InputError, match="next update has 41 coordinates, and its `dims` are 40, 80"):
+        check_planned(41, (40, 80))

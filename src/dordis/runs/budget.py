@@ -1,0 +1,160 @@
+"""The budget of a run: the cost that each client can afford for a round, and the charges of a round to the ledger.
+
+A client can afford what its owner's budget leaves for each of its remaining scheduled rounds.  An owner counts the cost
+of a failed round too and never subtracts it.  After a failed round the remaining rounds must therefore cost less, and
+get more noise.  No round costs more than planned: the cost that a client saved by missing rounds is a reserve for
+failed ones.  A client that cannot afford even a round with twice the planned noise takes no further part; the run ends
+when too few clients can afford a round.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from dordis.errors import BudgetExceeded, BudgetUsedUp, EventsUsedUp
+from dordis.ledger.ledger import Ledger
+from dordis.ledger.round_charge import Charge, OwnerCharge
+from dordis.owner.participation import Attendance
+from dordis.protocol import ClientId
+from dordis.protocols.costs import round_cost
+from dordis.protocols.parameters import Parameters
+from dordis.rounds.privacy_gate import PrivacyGate
+from dordis.runs.plan import RoundPlan
+from dordis.selection.selection import ScheduledSelection, Selection
+
+LEAST = 0.25
+"""Least fraction of the planned cost at which a round is still run: a quarter of the cost is twice the noise."""
+_CLOSE = 1e-9
+
+
+@dataclass(frozen=True)
+class Allowances:
+    """The cost that each client can afford for the next round, given the costs `counted` by owners so far.
+
+    `planned` is the planned cost of a round, `cap` the number of rounds that the budget covers.  If owners cannot bound
+    the cost of a round (`by_cost` is false), rounds are counted instead of costs.
+    """
+
+    planned: float
+    cap: int
+    by_cost: bool
+    counted: Mapping[Attendance, OwnerCharge]
+
+    @classmethod
+    def from_design(cls, design: RoundPlan, counted: Mapping[Attendance, OwnerCharge]) -> "Allowances":
+        """Return the allowances under the budget of a round plan, after the charges that owners may have counted."""
+        return cls(design.allowed if design.counts else 1.0, design.cap, design.counts, counted)
+
+    def spent(self) -> dict[int, float]:
+        """Return the largest cost that the owner of each client may have counted, in units of `planned`."""
+        spent: Counter[int] = Counter()
+        for count in self.counted.values():
+            cost = count.cost / self.planned if self.by_cost and count.cost is not None else 1.0
+            for u in count.clients:
+                spent[u] += cost  # type: ignore[assignment]
+        return dict(spent)
+
+    def affordable_costs(
+        self, clients: Iterable[ClientId], selection: Selection, index: int, rounds: int
+    ) -> dict[ClientId, float]:
+        """Return the cost of round `index` that each client can afford; `rounds` is the number of rounds left."""
+        spent = self.spent()
+        return {u: self.planned * self._part(spent.get(u, 0.0), _turns(selection, u, index, rounds)) for u in clients}
+
+    def _part(self, spent: float, turns: int | None) -> float:
+        """Return the fraction of the planned cost that a client with `turns` scheduled rounds left can afford, or 0."""
+        left = self.cap - spent
+        if not self.by_cost or turns is None:  # no schedule: the planned cost until the budget is spent
+            return 1.0 if left >= 1 - _CLOSE else 0.0
+        affordable = math.floor((1 + _CLOSE) * left / LEAST)
+        if affordable < 1:
+            return 0.0
+        part = left / max(1, min(turns, affordable))
+        return 1.0 if part >= 1 - _CLOSE / self.cap else part
+
+
+def _turns(selection: Selection, client: ClientId, index: int, rounds: int) -> int | None:
+    return selection.times_scheduled(client, index, rounds) if isinstance(selection, ScheduledSelection) else None
+
+
+def check_able(available: int, able: int, least: int) -> None:
+    """Raise BudgetUsedUp, which ends the run, if `least` clients are available but fewer can afford a round."""
+    if able < least <= available:
+        raise BudgetUsedUp(able, least)
+
+
+def check_events(index: int, design: RoundPlan) -> None:
+    """Raise EventsUsedUp if a run with sampled records has used all events that it was planned for."""
+    if design.sampled is not None and index >= design.sampled.events:
+        raise EventsUsedUp(design.sampled.events)
+
+
+@dataclass(frozen=True)
+class RunBudget:
+    """The budget of one run, and the ledger that its rounds are charged to; None for a run without an epsilon.
+
+    `counts_owners` is False for queries over a table, where no owner counts participations.
+    """
+
+    run: bytes
+    ledger: Ledger | None
+    counts_owners: bool = True
+
+    def affordable_costs(
+        self, design: RoundPlan, clients: Collection[ClientId], selection: Selection, index: int, rounds: int
+    ) -> dict[ClientId, float]:
+        """Return the affordable cost by client, without clients that cannot afford round `index` and would refuse it.
+
+        `rounds` is the number of rounds left.  Raise BudgetUsedUp if too few clients can afford a round.
+        """
+        if self.ledger is None or not self.counts_owners or design.sampled is not None:
+            return dict.fromkeys(clients, design.allowed)
+        allowances = Allowances.from_design(design, self.ledger.owner_charges())
+        costs = allowances.affordable_costs(clients, selection, index, rounds)
+        able = {u: cost for u, cost in costs.items() if cost}
+        check_able(len(clients), len(able), design.least)
+        return able
+
+    def check_round(self, design: RoundPlan, parameters: Parameters) -> None:
+        """Raise BudgetExceeded if a round exceeds the budget even without dropout."""
+        charge = None if self.ledger is None else design.charge(parameters)
+        if self.ledger is not None and charge is not None:
+            self._keep_to_budget(self.ledger.check_budget, charge.without_dropout)
+
+    def gate(self, design: RoundPlan, parameters: Parameters, resumed: bool) -> PrivacyGate:
+        """Return the privacy gate of a round; it does not write ledger lines of a `resumed` round a second time."""
+        ledger, index = self.ledger, parameters.index
+        arrived: set[ClientId] = set()
+        before = ledger.owner_charges().get((self.run, index)) if ledger is not None and resumed else None
+        known = None if before is None else frozenset(before.clients)
+
+        def count(asked: Collection[ClientId]) -> None:
+            """Record the cost that owners count: before the first upload, or before each arrival is acknowledged."""
+            arrived.update(asked)
+            if ledger is None or not design.proves or not self.counts_owners:
+                return
+            fresh = [int(u) for u in asked if known is None or int(u) not in known]
+            if fresh and (known is None or not parameters.clients):
+                cost = parameters.once(("cost", design.kind), lambda: round_cost(parameters, design.kind))
+                ledger.record_owner_charges(index, fresh, cost)
+
+        def charge_round(dropped: Mapping[int, int]) -> None:
+            """Charge the round in the ledger, before anything is disclosed."""
+            charge = None if ledger is None else design.charge(parameters, arrived)
+            if ledger is not None and charge is not None and not (resumed and ledger.round(index) is not None):
+                self._keep_to_budget(ledger.reserve, charge.after_dropouts(dropped))
+
+        return PrivacyGate(count, charge_round)
+
+    def _keep_to_budget(self, check: Callable[[Charge], None], charge: Charge) -> None:
+        """Call `check` with a round's charge; if it raises BudgetExceeded, record the refusal, which ends the run.
+
+        Queries are refused without a record: later ones may fit the budget.
+        """
+        try:
+            check(charge)
+        except BudgetExceeded:
+            if self.ledger is not None and self.counts_owners:
+                self.ledger.refuse(charge)
+            raise
