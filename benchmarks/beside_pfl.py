@@ -26,8 +26,8 @@ from benchmarks.simulation import MEMORY, speed
 from dordis.apps.learning.app import Server
 from dordis.apps.learning.settings import Settings
 from dordis.apps.learning.task import prepare_learning
-from dordis.availability.dropout_models import NoDropout
 from dordis.config.schema import App, Config, Federation, Performance, Privacy, Simulation
+from dordis.dropout_models import NoDropout
 from dordis.privacy.mechanisms.baselines import CentralGaussian
 from dordis.privacy.strategies import Central, NoNoise
 from dordis.rounds.app import Task

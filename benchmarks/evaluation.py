@@ -17,9 +17,9 @@ from benchmarks.figure import Figure
 from benchmarks.learning import CLIENTS, PER_ROUND, cnn_job
 from benchmarks.simulation import MEMORY, speed
 from benchmarks.timing import repetitions
-from dordis.availability.dropout_models import NoDropout
 from dordis.config import reading
 from dordis.config.schema import App, Config, Federation, Privacy, Simulation
+from dordis.dropout_models import NoDropout
 from dordis.errors import InputError
 from dordis.network.deadlines import compile_kernels
 from dordis.network.deployment import DeployedJob

@@ -18,7 +18,7 @@ from benchmarks.receiving import BITS, DIM, Sender
 from dordis import wire
 from dordis.config.schema import Deadlines
 from dordis.identity.keys import load_client_credentials, load_server_credentials
-from dordis.identity.signed_registry import SignedRegistry
+from dordis.identity.registry import SignedRegistry
 from dordis.network.authentication import Authenticator, LoginCredentials
 from dordis.network.client import Participant, new_session
 from dordis.network.client_transfers import Address

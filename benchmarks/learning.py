@@ -22,8 +22,8 @@ from dordis.apps.learning import Client, Server, training_buffers
 from dordis.apps.learning.models import Work
 from dordis.apps.learning.torch_model import TorchModel
 from dordis.apps.learning.trainer import Training, use_threads
-from dordis.availability.dropout_models import NoDropout
 from dordis.config.schema import App, Config, Federation, Privacy, Simulation
+from dordis.dropout_models import NoDropout
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.setting import Setting
 from dordis.privacy.strategies import NoNoise, XNoise

@@ -12,9 +12,9 @@ import numpy as np
 
 from benchmarks.figure import Figure
 from benchmarks.timing import ratio, repetitions
-from dordis.availability.dropout_models import Rate
 from dordis.config.schema import Simulation
 from dordis.crypto.suite import DEFAULT
+from dordis.dropout_models import Rate
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.scaling import Floats
 from dordis.privacy.setting import Setting

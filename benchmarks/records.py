@@ -27,7 +27,7 @@ import dordis
 from benchmarks.figure import Figure
 from benchmarks.record_jobs import Job, cifar_job, data_folder, mnist_job, table_job
 from dordis.apps.learning.record_gradients import RecordLearner
-from dordis.availability.dropout_models import Rate
+from dordis.dropout_models import Rate
 from dordis.kernels.reals import LEAST_LENGTH
 from dordis.privacy.records.accounting import calibrate, sampling_word
 from dordis.privacy.records.encoding import RecordEncoding

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from benchmarks.figure import Figure
 from benchmarks.timing import repetitions
-from dordis.availability.dropout_models import Rate
 from dordis.config.schema import App, Config, Federation, Privacy, Simulation
+from dordis.dropout_models import Rate
 from dordis.privacy.strategies import NoNoise, Strategy, XNoise
 from dordis.rounds.app import Task
 from dordis.simulation.run import prepare

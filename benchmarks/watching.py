@@ -16,7 +16,7 @@ from benchmarks.hostile_clients import HANG, stay
 from dordis.config.reading import read_config
 from dordis.config.schema import Deadlines
 from dordis.identity.keys import load_server_credentials
-from dordis.identity.signed_registry import SignedRegistry
+from dordis.identity.registry import SignedRegistry
 from dordis.ledger.verification import verify_run
 from dordis.network.authentication import Authenticator, utc_now
 from dordis.network.deadlines import AdaptiveDeadlines

@@ -46,7 +46,7 @@ class Absent:
         if name.partition(".")[0] in ("dp_accounting", "scipy", "aiohttp"):
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Absent())
-import dordis.owner.directory, dordis.owner.owner, dordis.rounds.client
+import dordis.owner.directory, dordis.owner.policy, dordis.rounds.client
 """
     subprocess.run([sys.executable, "-c", script], check=True)
 

@@ -17,11 +17,11 @@ from dordis.apps.learning.settings import Settings
 from dordis.apps.learning.task import as_model, gather
 from dordis.apps.learning.trained_model import SAVED_MODEL, TrainedModel, read_model
 from dordis.apps.tables.description import Table
-from dordis.availability.dropout_models import DropoutModel, NoDropout, Rate
 from dordis.config import reading
 from dordis.config.schema import App, Config, Federation, Privacy, Protocol, Simulation
+from dordis.dropout_models import DropoutModel, NoDropout, Rate
 from dordis.errors import HopelessPlan, InputError, LedgerDamaged, NothingTrained, RoundFailed
-from dordis.ledger.consistency import check_evidence, check_model
+from dordis.ledger.verification import check_evidence, check_model
 from dordis.privacy.advice import check_prospects, describe_prospects
 from dordis.privacy.strategies import NoNoise
 from dordis.protocols.table import summing_protocol
@@ -233,11 +233,9 @@ def train(
         )
     task = Task({}, 0, seed, by_record=unit == "record", record=record)
     common = gather(model, data, test, table, settings, training.keys(), task)
-    population = common.clients
-    cohort = per_round or min(population, LARGEST_COHORT)
+    cohort = per_round or min(common.clients, LARGEST_COHORT)
     stored = msgspec.structs.replace(common.settings, table=table)
-    without = Privacy(clip=clip, delta=delta, noise=NoNoise())
-    privacy = without if epsilon is None else Privacy(epsilon, delta, clip)
+    privacy = Privacy(clip=clip, delta=delta, noise=NoNoise()) if epsilon is None else Privacy(epsilon, delta, clip)
     if unit == "record":
         privacy = msgspec.structs.replace(privacy, unit=unit, record=record, records=records, sampling=sampling)
     arrival: Literal["invited", "open"] = "invited" if summing_protocol(protocol).has_cohort else "open"
@@ -245,7 +243,7 @@ def train(
         name=name,
         output=str(output),
         app=App(OBJECTS, OBJECTS, msgspec.to_builtins(stored)),
-        federation=Federation(population, cohort, rounds, arrival=arrival),
+        federation=Federation(common.clients, cohort, rounds, arrival=arrival),
         privacy=privacy,
         protocol=Protocol(protocol, mode, colluders=colluders),
         simulation=Simulation(

@@ -13,7 +13,7 @@ from dordis.protocol import ClientId, Message
 from dordis.protocols.secagg import statements
 from dordis.protocols.secagg.masking import split_hashes
 from dordis.protocols.secagg.messages import CollectInput, DeliverShares, EncryptedShares, ShareKeys, Unmask
-from dordis.records.evictions import Evictions
+from dordis.records.run_records import Evictions
 from dordis.runs.retry import to_evict
 from dordis.simulation.exchange import Lost, nothing_lost
 from tests.adversary import names

@@ -16,7 +16,7 @@ import numpy as np
 from dordis.config.reading import read_config
 from dordis.identity.keys import Keys
 from dordis.identity.registry import Registry
-from dordis.ledger import consistency
+from dordis.ledger import verification
 from dordis.ledger.combine_runs import combined_epsilon
 from dordis.ledger.entries import Opened, decode_entry, encode_entry
 from dordis.ledger.ledger import Ledger
@@ -24,8 +24,7 @@ from dordis.ledger.receipt import FIRST, Receipt, read_receipt_files
 from dordis.protocol import ClientId
 from dordis.protocols.encoded_sums import Aggregate
 from dordis.records import run_records
-from dordis.records.evictions import Evictions
-from dordis.records.run_records import EVICTIONS, LEDGER, METRICS, MODEL, RECEIPTS, REGISTRY, RESULT, ROUNDS
+from dordis.records.run_records import EVICTIONS, LEDGER, METRICS, MODEL, RECEIPTS, REGISTRY, RESULT, ROUNDS, Evictions
 from dordis.rounds.app import AppServer, FixedClient, RoundInfo, State
 from dordis.runs.run import Run
 from dordis.simulation.population import Identities
@@ -196,7 +195,7 @@ def state(session: Session, tamper: Callable[[Path], None]) -> str:
     with TemporaryDirectory() as folder:
         path = copied(session, folder)
         tamper(path)
-        summary = consistency.check_evidence(run_records.load_run(path))
+        summary = verification.check_evidence(run_records.load_run(path))
     return "the run states nothing" if summary is None else f"the run states epsilon = {summary.stated.epsilon:.3g}"
 
 
@@ -228,7 +227,7 @@ def take_model(session: Session) -> str:
     with TemporaryDirectory() as folder:
         path = copied(session, folder)
         shutil.copy(finished(LESS)[0] / MODEL, path / MODEL)
-        consistency.check_evidence(run_records.load_run(path))
+        verification.check_evidence(run_records.load_run(path))
     return "a model of other noise, and another epsilon, is given for this one"
 
 
@@ -261,7 +260,7 @@ def forget_predecessor(session: Session) -> str:
         following = job_of(rounds=3).succeed(copied(session, folder), Path(folder), "").records
         (following.path / LEDGER).unlink()
         Ledger.create(following.path / LEDGER, following.id, job_of().job.design.budget)
-        summary = consistency.check_evidence(run_records.load_run(following.path))
+        summary = verification.check_evidence(run_records.load_run(following.path))
     return "nothing is stated" if summary is None else f"the successor states epsilon = {summary.stated.epsilon:.3g}"
 
 

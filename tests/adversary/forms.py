@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dordis.owner.owner import Owner
+from dordis.owner.policy import Owner
 from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.protocol import ClientId, Message
 from dordis.protocols.encoded_sums import DistributedDP

@@ -188,7 +188,7 @@ ATTACKS = (
         refused_by="check_scheduled (ProtocolError)",
         stage="Invite",
         overlapping=(
-            names.SELECTION + "balanced.check_scheduled",
+            names.SELECTION + "selection.check_scheduled",
             names.SELECTION + "selection.check_member",
             names.MEMBER,
         ),

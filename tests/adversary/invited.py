@@ -11,9 +11,8 @@ from functools import partial
 from dordis.crypto import vrf
 from dordis.identity.registry import Registry
 from dordis.protocol import ClientId
-from dordis.selection.balanced import BalancedSelection
 from dordis.selection.beacon import SeedBeacon
-from dordis.selection.selection import Selection
+from dordis.selection.selection import BalancedSelection, Selection
 from dordis.selection.vrf import VrfSelection
 from tests.adversary import names
 from tests.adversary.assisted import Asked
@@ -50,7 +49,7 @@ def bring_in(session: Session, selection: Selection, proofs: Mapping[ClientId, b
 @invited(
     "a contribution of a client that is not scheduled",
     refused_by="check_contributor_scheduled (ProtocolError)",
-    checks=(names.SELECTION + "balanced.check_contributor_scheduled",),
+    checks=(names.SELECTION + "selection.check_contributor_scheduled",),
 )
 def bring_in_unscheduled(session: Session) -> str:
     """The server takes the contribution of a colluder whose turn it is not, in the place of an honest client."""

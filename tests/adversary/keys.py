@@ -6,7 +6,8 @@ from functools import partial
 from msgspec.structs import replace
 
 from dordis.crypto import agreement, sharing
-from dordis.identity.registry import Identity, Registry
+from dordis.identity.certificates import Identity
+from dordis.identity.registry import Registry
 from dordis.protocols.parameters import SEMI_HONEST
 from dordis.protocols.secagg import statements
 from dordis.protocols.secagg.masking import split, split_hashes

@@ -13,8 +13,7 @@ import numpy as np
 
 from dordis.config.schema import Deployment, Federation, Privacy, RunConfig
 from dordis.config.schema import Protocol as ProtocolSection
-from dordis.identity.registry import Registry
-from dordis.identity.signed_registry import Member, RevokedKeys
+from dordis.identity.registry import Member, Registry, RevokedKeys
 from dordis.network.client_setup import ClientInstallation
 from dordis.network.messages import Welcome
 from dordis.owner.directory import ClientDirectory
@@ -23,8 +22,8 @@ from dordis.records.manifest import Manifest, encode_manifest
 from dordis.rounds.app import FixedClient
 from dordis.runs.job import Job, prepare
 from dordis.runs.run import manifest_of
-from dordis.selection.balanced import BalancedSelection
 from dordis.selection.beacon import FileBeacon
+from dordis.selection.selection import BalancedSelection
 from tests.adversary import names
 from tests.adversary.attack import Attack, attack
 from tests.adversary.directories import LastMean

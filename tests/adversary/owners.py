@@ -8,9 +8,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dordis.owner.owner import Owner
 from dordis.owner.participation import MemoryParticipation, OwnerBudget
-from dordis.owner.policy import RECORD, Policy
+from dordis.owner.policy import RECORD, Owner, Policy
 from dordis.privacy import gdp, scaling
 from dordis.privacy.clipping import clipping_bit
 from dordis.privacy.encoding import Grid

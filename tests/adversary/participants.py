@@ -17,9 +17,8 @@ from dordis.errors import InputError, ParametersRefused
 from dordis.identity.keys import Keys
 from dordis.identity.registry import Registry
 from dordis.kernels.ring import Vector
-from dordis.owner.owner import Owner
 from dordis.owner.participation import MemoryParticipation, Participation
-from dordis.owner.policy import Policy
+from dordis.owner.policy import Owner, Policy
 from dordis.privacy import scaling
 from dordis.privacy.encoding import Grid
 from dordis.privacy.mechanisms.distributed_skellam import DSkellam

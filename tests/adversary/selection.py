@@ -6,8 +6,7 @@ from functools import partial
 
 from dordis.crypto import vrf
 from dordis.protocol import ClientId, MemoryJournal
-from dordis.selection.balanced import BalancedSelection
-from dordis.selection.selection import NO_PROOFS, Proofs, Selection, UniformSelection
+from dordis.selection.selection import NO_PROOFS, BalancedSelection, Proofs, Selection, UniformSelection
 from dordis.selection.vrf import VrfSelection
 from tests.adversary import names
 from tests.adversary.attack import Attack, attack
@@ -177,7 +176,7 @@ ATTACKS = (
         lambda session: enter_by(session, TURNS, victim=DUE[0]),
         refused_by="check_all_scheduled (ProtocolError)",
         stage="AdvertiseKeys",
-        checks=(names.SELECTION + "balanced.check_all_scheduled",),
+        checks=(names.SELECTION + "selection.check_all_scheduled",),
         agreed={"clients": (*DUE[:-1], NOT_DUE)},
     ),
     false_selection(

@@ -14,7 +14,7 @@ from typing import Any
 from dordis import protocol_driver as drive
 from dordis import wire
 from dordis.crypto import signature
-from dordis.owner.owner import Owner
+from dordis.owner.policy import Owner
 from dordis.privacy.xnoise_components import removal_context
 from dordis.protocol import ClientId, Journal, MemoryJournal, Message, Party, Requests, reply_to
 from dordis.protocols.distributed_noise import ChunkOutput, PrivateServer

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dordis
-from dordis.ledger.data_ledger import open_data_ledger
+from dordis.ledger.combine_runs import open_data_ledger
 from dordis.ledger.ledger import Ledger, verify_ledger
 from dordis.protocol import OpenCall
 from tests.adversary.theft import Stolen, raise_stolen, stop_at_the_sum, take_out_gate

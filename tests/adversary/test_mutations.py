@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dordis import protocol, wire
-from dordis.ledger import combine_runs, consistency, receipt, verification
-from dordis.owner import directory, journal, manifest_checks, owner, participation, policy
+from dordis.ledger import combine_runs, receipt, verification
+from dordis.owner import directory, journal, manifest_checks, participation, policy
 from dordis.owner import receipts as kept_receipts
 from dordis.privacy.records.accounting import SampledEvents
 from dordis.protocols import cohort, delivery, limits, parameters, summing
@@ -22,7 +22,7 @@ from dordis.protocols.secagg import checks, statements
 from dordis.protocols.secagg.client import SecAggClient
 from dordis.rounds import arrivals, impossible_sums, invitation
 from dordis.rounds import catch_up as missed
-from dordis.selection import balanced, selection, vrf
+from dordis.selection import selection, vrf
 from tests.adversary import names
 from tests.adversary.attack import Attack
 from tests.adversary.suite import ATTACKS
@@ -47,13 +47,10 @@ GUARDED = (
     selection,
     arrivals,
     summing,
-    balanced,
     vrf,
     policy,
-    owner,
     participation,
     journal,
-    consistency,
     receipt,
     verification,
     combine_runs,
@@ -92,7 +89,7 @@ ALLOWED = {
     # It reads the owner's own file: whoever can alter that is on the client's device, which is trusted.
     "dordis.owner.participation.check_lines",
     # It calls the others; without it everything passes.
-    "dordis.ledger.consistency.check_evidence",
+    "dordis.ledger.verification.check_evidence",
     "dordis.owner.receipts.check_history",
     # Without it a run counts twice: the sum is larger than what was spent, never smaller.
     "dordis.ledger.combine_runs.check_once",

@@ -5,7 +5,7 @@ import tomllib
 import pytest
 
 import dordis
-from dordis.config.presets import preset_text, presets
+from dordis.config import preset_text, read_presets
 from dordis.errors import InputError
 
 PAPER = {"paper-femnist": 8.33, "paper-cifar10": 8.18, "paper-reddit": 8.70}
@@ -29,7 +29,7 @@ def test_a_preset_that_does_not_exist_is_refused_with_those_that_do():
         preset_text("nothing")
 
 
-@pytest.mark.parametrize("name", [name for name in presets() if name.startswith("paper-")])
+@pytest.mark.parametrize("name", [name for name in read_presets() if name.startswith("paper-")])
 def test_the_paper_s_presets_have_the_paper_s_settings(name):
     config = tomllib.loads(preset_text(name))
     n, privacy, protocol = config["federation"]["per_round"], config["privacy"], config["protocol"]

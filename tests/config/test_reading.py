@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from dordis.apps.learning import Settings as Learning
-from dordis.config.presets import presets
+from dordis.config import read_presets
 from dordis.config.reading import config_to_toml, merge_settings, parse_assignment, read_alerts, read_config
 from dordis.config.schema import Config
 from dordis.errors import InputError
@@ -95,8 +95,8 @@ def test_a_missing_file_bad_toml_and_an_unknown_preset_are_named(tmp_path):
 
 
 def test_every_preset_is_a_configuration():
-    assert "quick" in presets()
-    for name in presets():
+    assert "quick" in read_presets()
+    for name in read_presets():
         assert read_config(preset=name).name
 
 

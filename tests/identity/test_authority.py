@@ -14,7 +14,7 @@ from dordis.identity import authority as module
 from dordis.identity.authority import LIMIT, Authority, new_request, read_request
 from dordis.identity.certificates import BACKDATED, certified_client, new_tls_key, tls_hash, tls_public_key
 from dordis.identity.keys import Keys, PrivateKeys, load_client_credentials
-from dordis.identity.signed_registry import Admission, SignedRegistry, check_not_older, members_before
+from dordis.identity.registry import Admission, SignedRegistry, check_not_older, members_before
 from tests.runs.parties import LATER, NOW, approved, authority_at, drawn, joined
 
 
@@ -192,11 +192,11 @@ def test_a_revoked_member_leaves_and_its_id_and_keys_are_never_used_again(author
     own = drawn()
     authority.approve(asked("alice", own))
     authority.approve(asked("bob", drawn()))
-    root = authority.registry.root()
+    root = authority.registry.registry.root()
     assert authority.revoke("alice", "left") == 1
     registry = authority.registry
     assert list(registry.registry) == [2]
-    assert registry.root() != root
+    assert registry.registry.root() != root
     gone = registry.revoked[own.keys.identity().signing.hex()]
     assert (gone.client, gone.why, gone.when) == (1, "left", "2030-05-01T12:00:00Z")
     with pytest.raises(InputError, match="client 1, revoked"):
@@ -212,10 +212,10 @@ def test_a_revoked_member_leaves_and_its_id_and_keys_are_never_used_again(author
 def test_a_new_tls_key_leaves_the_root_and_retires_the_old_one(authority):
     own, new = drawn(), new_tls_key()
     old = authority.approve(asked("alice", own)).certificate
-    root = authority.registry.root()
+    root = authority.registry.registry.root()
     request = asked("alice", PrivateKeys(new, own.keys), replaces=own.keys)
     made = authority.approve(request)
-    assert (made.client, authority.registry.root()) == (1, root)
+    assert (made.client, authority.registry.registry.root()) == (1, root)
     assert authority.registry.retired == {tls_hash(tls_public_key(old))}
     authority.approve(request)
     assert authority.registry.retired == {tls_hash(tls_public_key(old))}
@@ -224,11 +224,11 @@ def test_a_new_tls_key_leaves_the_root_and_retires_the_old_one(authority):
 def test_new_keys_of_the_protocol_keep_the_id_and_revoke_the_old_ones(authority):
     own, new = drawn(), drawn()
     authority.approve(asked("alice", own))
-    root = authority.registry.root()
+    root = authority.registry.registry.root()
     request = asked("alice", new, replaces=own.keys)
     assert authority.approve(request).client == 1
     registry = authority.registry
-    assert registry.root() != root
+    assert registry.registry.root() != root
     assert registry.registry[1] == new.keys.identity()
     assert set(registry.revoked) == {own.keys.identity().signing.hex()}
     assert authority.approve(request).client == 1
@@ -328,13 +328,13 @@ def test_an_authority_is_made_once_and_its_key_is_for_its_owner(authority, tmp_p
     with pytest.raises(InputError, match="chmod 600"):
         authority.approve(asked("alice", drawn()))
     with pytest.raises(InputError, match="cannot read the certificate"):
-        Authority(tmp_path / "nowhere", NOW).registry.root()
+        Authority(tmp_path / "nowhere", NOW).registry.registry.root()
 
 
 def test_a_registry_of_another_authority_or_altered_or_older_is_refused(authority, tmp_path):
     own = approved(authority, tmp_path / "alice.key", new_request("alice", drawn()))
     data = authority.registry.data
-    assert SignedRegistry.from_bytes(data, authority.certificate).root() == authority.registry.root()
+    assert SignedRegistry.from_bytes(data, authority.certificate).registry.root() == authority.registry.registry.root()
     other = authority_at(tmp_path / "other")
     with pytest.raises(InputError, match="not signed by the authority 'other'"):
         SignedRegistry.from_bytes(data, other.certificate)

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from dordis.crypto import signature, vrf
 from dordis.errors import InputError, InvalidKey
 from dordis.identity import registry as module
+from dordis.identity.certificates import Identity
 from dordis.identity.keys import Keys
-from dordis.identity.registry import Identity, Registry
+from dordis.identity.registry import Registry
 from tests.references import ecvrf as curve
 from tests.runs.cohorts import identity_of, keys_of, registry_of
 

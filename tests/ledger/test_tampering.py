@@ -21,10 +21,9 @@ from dordis.identity.keys import Keys
 from dordis.identity.registry import Registry
 from dordis.ledger import ledger
 from dordis.ledger.combine_runs import combined_epsilon
-from dordis.ledger.entries import Completed, Entry, Refused, Reserved, encode_entry
+from dordis.ledger.entries import ChunkOutcome, Completed, Entry, Refused, Reserved, encode_entry
 from dordis.ledger.ledger import Budget, Ledger
-from dordis.ledger.release_cost import GaussianTerm, Price, counted_variance
-from dordis.ledger.round_charge import Charge, ChunkOutcome
+from dordis.ledger.round_charge import Charge, GaussianTerm, Price, counted_variance
 from dordis.ledger.stated_epsilon import Basis
 from dordis.privacy.accounting import Gaussian
 from dordis.privacy.xnoise_components import removal_context

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from dordis import wire
-from dordis.ledger.consistency import check_evidence
 from dordis.ledger.ledger import LedgerSummary
+from dordis.ledger.verification import check_evidence
 from dordis.records.run_records import RECEIPTS, StoredRun, load_run
 from dordis.runs.job import prepare
 from tests.network.forked_processes import ForkedProcesses

@@ -25,7 +25,7 @@ HANG = 600.0
 IMPORTED_LATE = (
     "dordis.cli.run_display",
     "dordis.owner.directory",
-    "dordis.records.queue",
+    "dordis.records.server_status",
     "dordis.report.alert_command",
     "dordis.report.page",
 )

@@ -14,7 +14,7 @@ from dordis.config.schema import Deadlines
 from dordis.errors import ParametersRefused
 from dordis.identity.authority import REGISTRY_FILE, Authority
 from dordis.identity.keys import load_client_credentials, load_server_credentials
-from dordis.identity.signed_registry import SignedRegistry
+from dordis.identity.registry import SignedRegistry
 from dordis.network.authentication import Authenticator, LoginCredentials, utc_now
 from dordis.network.client import LONGEST_SILENCE, Participant
 from dordis.network.client_transfers import Address

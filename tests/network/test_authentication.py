@@ -11,7 +11,7 @@ from dordis.errors import InputError, LoginRefused
 from dordis.identity.authority import Authority, new_request
 from dordis.identity.certificates import new_tls_key, to_der
 from dordis.identity.keys import PrivateKeys, load_client_credentials, load_keys, load_server_credentials, save_keys
-from dordis.identity.signed_registry import Admission
+from dordis.identity.registry import Admission
 from dordis.network.authentication import (
     Authenticator,
     ExpiryWatch,

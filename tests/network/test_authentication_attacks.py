@@ -14,10 +14,9 @@ from dordis.errors import DordisError
 from dordis.identity import authority, certificates
 from dordis.identity import keys as identity
 from dordis.identity.authority import Authority, check_possession, check_replaced, new_request, read_request
-from dordis.identity.certificates import new_tls_key, to_der
+from dordis.identity.certificates import Identity, new_tls_key, to_der
 from dordis.identity.keys import Keys, PrivateKeys, load_client_credentials, load_keys, load_server_credentials
-from dordis.identity.registry import Identity
-from dordis.identity.signed_registry import (
+from dordis.identity.registry import (
     Member,
     SignedRegistry,
     check_not_older,

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from dordis.errors import BudgetRefused, InputError, MalformedMessage, ParametersRefused, ProtocolError
-from dordis.identity.registry import Registry
-from dordis.identity.signed_registry import Member, RevokedKeys
+from dordis.identity.registry import Member, Registry, RevokedKeys
 from dordis.network.client_setup import ClientInstallation, check_record_seconds, create_participant, install
 from dordis.network.deployment import deployable_config
 from dordis.network.messages import Welcome
@@ -29,9 +28,9 @@ from dordis.rounds.model import ModelBytes
 from dordis.rounds.user_code import ZeroOnFailure
 from dordis.runs.job import prepare
 from dordis.runs.run import manifest_of
-from dordis.selection.balanced import BalancedSelection
 from dordis.selection.beacon import FileBeacon
 from dordis.selection.colluders import window_quantile
+from dordis.selection.selection import BalancedSelection
 from tests.network.assisted_run import assisted_keys
 from tests.network.local_server import HANG, enrol
 from tests.network.process_roles import Constant, Total, settings

@@ -7,14 +7,15 @@ import pytest
 
 from dordis.cli.commands.participants import join
 from dordis.cli.commands.serve import serve
-from dordis.config import reading
-from dordis.config.presets import presets
+from dordis.config import read_presets, reading
 from dordis.errors import InputError
 from dordis.network.deployment import DeployedJob, deployable_config
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
 
-HERE = [name for name in presets() if reading.read_config(preset=name).app.options.get("data", "digits") == "digits"]
+HERE = [
+    name for name in read_presets() if reading.read_config(preset=name).app.options.get("data", "digits") == "digits"
+]
 """Presets whose data come with the package; those of others are downloaded."""
 EXAMPLE = Path(__file__).parents[2] / "examples" / "deployment"
 

@@ -34,8 +34,8 @@ from dordis.protocols.parameters import pack_words
 from dordis.records.manifest import Manifest
 from dordis.runs.job import prepare
 from dordis.runs.run import manifest_of
-from dordis.selection.balanced import BalancedSelection
 from dordis.selection.beacon import FileBeacon
+from dordis.selection.selection import BalancedSelection
 from dordis.selection.vrf import VrfSelection, vrf_number
 from tests.network.assisted_run import assisted_keys
 from tests.network.process_roles import Total, settings

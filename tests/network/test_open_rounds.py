@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dordis.identity.registry import Registry
 from dordis.owner.directory import ClientDirectory
-from dordis.selection.balanced import BalancedSelection
+from dordis.selection.selection import BalancedSelection
 from tests.adversary.directories import rewrite_receipts
 from tests.adversary.receipts import doubled
 from tests.cli.in_process import dordis

@@ -12,8 +12,8 @@ from dordis.owner.manifest_checks import read_manifest
 from dordis.records.manifest import encode_manifest
 from dordis.runs.job import prepare
 from dordis.runs.run import check_same, manifest_of
-from dordis.selection.balanced import BalancedSelection
 from dordis.selection.beacon import FileBeacon, SeedBeacon
+from dordis.selection.selection import BalancedSelection
 from tests.network.deployed_run import DeployedRun
 from tests.network.process_roles import Total, settings
 from tests.network.test_client_setup import CREATED, KEYS, lines

@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from dordis.records.queue import RunQueue
 from dordis.records.run_records import RECEIPTS
+from dordis.records.server_status import RunQueue
 from tests.network.deployed_commands import CONFIG, DeployedCommands, wait_until
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]

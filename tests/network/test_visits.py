@@ -11,7 +11,7 @@ from dordis import wire
 from dordis.config.schema import Deadlines
 from dordis.errors import ProtocolError
 from dordis.identity.keys import load_client_credentials, load_server_credentials
-from dordis.identity.signed_registry import SignedRegistry
+from dordis.identity.registry import SignedRegistry
 from dordis.network import server_transfers
 from dordis.network.authentication import Authenticator, client_context
 from dordis.network.deadlines import AdaptiveDeadlines

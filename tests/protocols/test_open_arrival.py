@@ -31,7 +31,7 @@ from dordis.report.page import write_report
 from dordis.rounds.arrivals import Arrival, ArrivalStore
 from dordis.rounds.privacy_gate import PrivacyGate
 from dordis.runs.job import require_cohort
-from dordis.selection.balanced import EveryClient
+from dordis.selection.selection import EveryClient
 from dordis.simulation.exchange import LocalExchange
 from dordis.simulation.run import prepare
 from tests.protocols.shared_example import BITS, CODE, EXAMPLE, N_MAX, N_MIN, SHARED, parties, play

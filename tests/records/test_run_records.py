@@ -1,4 +1,4 @@
-"""The records of a run: all finished rounds are stored, whenever the process stopped."""
+"""The records of a run: finished rounds and evictions are stored, whenever the process stopped."""
 
 import hashlib
 import os
@@ -11,17 +11,7 @@ from dordis.errors import InputError
 from dordis.privacy.mechanisms.mechanism import NoiseFrom
 from dordis.records import run_records
 from dordis.records.manifest import Descriptions, Manifest, PlanRecord, Trust
-from dordis.records.run_records import (
-    CONNECTED,
-    ConnectedClients,
-    RoundMetrics,
-    RoundRecord,
-    RunOutcome,
-    RunRecords,
-    load_run,
-    read_connected,
-    write_connected,
-)
+from dordis.records.run_records import Evictions, RoundMetrics, RoundRecord, RunOutcome, RunRecords, load_run
 
 PLAN = PlanRecord(650, 16, 100.0, 1.0, 2.0, 6.0, 1e-5, 11, 26, 19, 1, 2048)
 
@@ -145,10 +135,39 @@ def test_a_state_that_would_break_its_checkpoint_is_refused(tmp_path, name):
     assert RunRecords.open(run.path).last() is None
 
 
-def test_connected_clients_are_written_only_if_they_changed(tmp_path):
-    write_connected(tmp_path, ConnectedClients((1, 2)))
-    first = (tmp_path / CONNECTED).stat().st_ino
-    write_connected(tmp_path, ConnectedClients((1, 2)))
-    assert (tmp_path / CONNECTED).stat().st_ino == first
-    write_connected(tmp_path, ConnectedClients((1,), {2: {"Train": 1}}))
-    assert read_connected(tmp_path) == ConnectedClients((1,), {2: {"Train": 1}})
+def test_evictions_are_on_disk_and_nobody_is_evicted_twice(tmp_path):
+    path = tmp_path / "evictions.jsonl"
+    evictions = Evictions(path)
+    assert evictions.add(3, {7, 5}, "they lied") == (5, 7)
+    assert evictions.add(4, {7}, "again") == ()
+    assert evictions.add(9, {7, 1}, "again") == (1,)
+    assert Evictions(path).clients == evictions.clients == {1, 5, 7}
+    assert [(line.index, line.clients) for line in Evictions(path).lines] == [(3, (5, 7)), (9, (1,))]
+
+
+def test_evictions_are_inherited_with_the_run_that_they_were_from(tmp_path):
+    first, second, third = (Evictions(tmp_path / name) for name in ("1", "2", "3"))
+    first.add(3, {7, 5}, "they lied")
+    second.inherit(first.lines, "aa")
+    second.add(3, {1, 5}, "again")
+    third.inherit(second.lines, "bb")
+    assert (second.after(3), third.after(3)) == ((1,), ())
+    assert [(line.clients, line.run) for line in Evictions(tmp_path / "3").lines] == [((5, 7), "aa"), ((1,), "bb")]
+    assert b"run" not in (tmp_path / "1").read_bytes()
+
+
+def test_without_an_eviction_there_is_no_file(tmp_path):
+    path = tmp_path / "evictions.jsonl"
+    assert Evictions(path).add(0, (), "nobody") == ()
+    assert not path.exists()
+    assert Evictions().add(0, {1}, "in memory") == (1,)
+
+
+def test_a_line_that_was_cut_is_left_out_and_another_file_is_refused(tmp_path):
+    path = tmp_path / "evictions.jsonl"
+    Evictions(path).add(3, {7}, "it lied")
+    path.write_bytes(path.read_bytes() + b'{"index":4,"cli')
+    assert Evictions(path).clients == {7}
+    path.write_bytes(b"nothing of the kind\n")
+    with pytest.raises(InputError, match="not what dordis wrote"):
+        Evictions(path)

@@ -3,8 +3,9 @@
 from functools import cache
 
 from dordis.crypto import kdf
+from dordis.identity.certificates import Identity
 from dordis.identity.keys import Keys
-from dordis.identity.registry import Identity, Registry
+from dordis.identity.registry import Registry
 from dordis.protocols.cohort import agree_on
 from dordis.protocols.parameters import MALICIOUS, Parameters
 from dordis.rounds.invitation import Invite, Terms

@@ -13,8 +13,7 @@ from dordis.ledger.round_charge import OwnerCharge
 from dordis.rounds.engine import AgreedRound
 from dordis.rounds.privacy_gate import PrivacyGate
 from dordis.runs.budget import LEAST, Allowances, check_able
-from dordis.selection.balanced import BalancedSelection, EveryClient
-from dordis.selection.selection import UniformSelection
+from dordis.selection.selection import BalancedSelection, EveryClient, UniformSelection
 from dordis.simulation import population as homes
 from dordis.simulation.run import prepare
 from tests.runs.cohorts import RUN, registry_of

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from dordis.availability.dropout_models import RateDropout
+from dordis.dropout_models import RateDropout
 from dordis.errors import ParametersRefused
 from dordis.ledger.ledger import Budget, Ledger
 from dordis.privacy.accounting import ParticipationSchedule

@@ -17,8 +17,8 @@ from dordis.errors import InputError
 from dordis.records.manifest import encode_manifest
 from dordis.runs.job import prepare
 from dordis.runs.run import manifest_of
-from dordis.selection.balanced import BalancedSelection
 from dordis.selection.colluders import round_colluders, vrf_quantile, window_quantile
+from dordis.selection.selection import BalancedSelection
 from tests.adversary.directories import LastMean
 from tests.runs.cohorts import registry_of
 

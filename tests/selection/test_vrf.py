@@ -1,14 +1,16 @@
-"""VRF selection: clients accept a U with valid proofs and refuse every other U."""
+"""VRF selection: clients accept a U with valid proofs and refuse every other U; participation caps."""
 
 import hashlib
 from dataclasses import replace
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from dordis.config.reading import read_config
 from dordis.crypto import vrf
 from dordis.errors import (
     InputError,
@@ -19,9 +21,20 @@ from dordis.errors import (
     RoundFailed,
     TooFewClients,
 )
+from dordis.runs.job import Job
 from dordis.selection import vrf as module
 from dordis.selection.beacon import SeedBeacon
-from dordis.selection.vrf import VrfSelection, vrf_number
+from dordis.selection.vrf import (
+    VrfSelection,
+    chance_below,
+    describe_starvation,
+    expected_cohort,
+    is_starved,
+    vrf_number,
+    working_cap,
+    working_cohort,
+)
+from dordis.simulation.run import prepare
 from tests.runs.cohorts import OTHER_RUN, RUN, a_round, an_invite, keys_of, registry_of
 
 REFUSALS = (ProtocolError, InvalidProof, ParametersRefused)
@@ -221,3 +234,40 @@ def test_lots_are_shown_under_the_indices_of_the_run_alone():
     assert selection.claim(an_invite(2), 1, keys_of(1).vrf)
     with pytest.raises(ProtocolError, match="index 3 is beyond the 3 that the run plans"):
         selection.claim(an_invite(3), 1, keys_of(1).vrf)
+
+
+def sampled_cohorts(clients: int, per_round: int, rounds: int, cap: int) -> np.ndarray:
+    """Return the cohorts of the last round of 4,000 runs in which every client draws lots until its cap."""
+    rng = np.random.default_rng(7)
+    lots = rng.random((4000, rounds, clients)) < per_round / clients
+    before = lots[:, :-1].sum(axis=1)
+    return (lots[:, -1] & (before < cap)).sum(axis=1)
+
+
+@pytest.mark.parametrize(("clients", "per_round", "rounds", "cap"), [(60, 30, 2, 1), (100, 16, 30, 5), (40, 10, 8, 2)])
+def test_the_last_cohort_is_that_of_sampled_runs(clients: int, per_round: int, rounds: int, cap: int) -> None:
+    cohorts = sampled_cohorts(clients, per_round, rounds, cap)
+    mean = expected_cohort(clients, per_round, cap, rounds)
+    assert cohorts.mean() == pytest.approx(mean, abs=0.3)
+    assert (cohorts < 8).mean() == pytest.approx(chance_below(clients, mean / clients, 8), abs=0.04)
+
+
+def test_the_proposed_cap_and_cohort_work() -> None:
+    assert is_starved(60, 30, 2, 1, 16, 5)
+    assert working_cap(60, 30, 2, 1, 16, 5) == 2
+    n = working_cohort(60, 30, 2, 16, 5)
+    assert n is not None
+    assert not is_starved(60, n, 2, -(-2 * n // 60), -(-16 * n // 30), 5)
+    assert describe_starvation(60, 30, 2, 2, 16, 5) == ""
+
+
+def lots(*keys: str) -> Job:
+    cohort = ("federation.clients=60", "federation.per_round=30", "federation.rounds=2", "federation.selection=vrf")
+    return prepare(read_config(keys=[*cohort, *keys])).job
+
+
+def test_a_job_warns_of_starved_rounds_until_the_proposed_cap_is_set() -> None:
+    (warning,) = lots().warnings
+    assert "federation.participations = 2" in warning
+    capped = lots("federation.participations=2")
+    assert (capped.warnings, capped.design.cap) == ((), 2)

@@ -8,7 +8,7 @@ from dordis.cli.commands.run import print_outcome
 from dordis.protocols.secagg.client import SecAggClient
 from dordis.protocols.secagg.messages import SharesDelivered
 from dordis.records import run_records
-from dordis.records.evictions import read_evictions
+from dordis.records.run_records import read_evictions
 from dordis.report.facts import read_facts
 from dordis.report.page import render_report
 from dordis.simulation.run import prepare

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dordis.availability.dropout_models import EARLY, DropoutSchedule
 from dordis.config.schema import Config
+from dordis.dropout_models import EARLY, DropoutSchedule
 from dordis.errors import RoundFailed
 from dordis.privacy.encoding import centre
 from dordis.protocols.plaintext import PLAINTEXT

@@ -18,8 +18,8 @@ from dordis.protocols.secagg import SECAGG, SECAGG_PLUS
 from dordis.runs.coordinator import Coordinator
 from dordis.runs.plan import RoundPlan
 from dordis.runs.threat_model import ThreatModel
-from dordis.selection.balanced import EveryClient
 from dordis.selection.beacon import SeedBeacon
+from dordis.selection.selection import EveryClient
 from dordis.selection.vrf import VrfSelection
 from dordis.simulation.population import SimulatedHome
 from dordis.simulation.run import home_of_updates

@@ -15,9 +15,8 @@ from dordis.records.run_records import LEDGER
 from dordis.report.page import write_report
 from dordis.rounds.invitation import Accepted
 from dordis.runs.coordinator import Coordinator
-from dordis.selection.balanced import BalancedSelection
 from dordis.selection.colluders import vrf_quantile, window_quantile
-from dordis.selection.selection import OpenArrival
+from dordis.selection.selection import BalancedSelection, OpenArrival
 from dordis.selection.vrf import VrfSelection
 from dordis.simulation.population import Identities
 from dordis.simulation.run import prepare

@@ -15,9 +15,9 @@ from dordis.config.reading import config_to_toml
 from dordis.errors import InputError, LedgerDamaged
 from dordis.ledger import ledger
 from dordis.ledger.combine_runs import combined_epsilon
-from dordis.ledger.consistency import check_evidence
 from dordis.ledger.ledger import Ledger, verify_ledger
 from dordis.ledger.stated_epsilon import Basis
+from dordis.ledger.verification import check_evidence
 from dordis.privacy import gdp
 from dordis.records import run_records
 from dordis.records.run_records import LEDGER

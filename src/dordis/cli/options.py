@@ -14,9 +14,9 @@ from dordis.errors import InputError
 
 def preset_names(incomplete: str) -> list[str]:
     """Return the names of presets that begin with `incomplete`, for completion in a shell."""
-    from dordis.config.presets import presets
+    from dordis.config import read_presets
 
-    return [name for name in presets() if name.startswith(incomplete)]
+    return [name for name in read_presets() if name.startswith(incomplete)]
 
 
 def finished_runs(incomplete: str) -> list[str]:

@@ -12,7 +12,7 @@ import msgspec
 import msgspec.inspect
 import tomli_w
 
-from dordis.config.presets import preset_text
+from dordis.config import preset_text
 from dordis.config.schema import Alerts, Config
 from dordis.errors import InputError
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from dordis.availability.dropout_models import DropoutModel, Rate
+from dordis.dropout_models import DropoutModel, Rate
 from dordis.privacy.clipping import Quantile
 from dordis.privacy.strategies import AnyStrategy, XNoise
 from dordis.records.manifest import ONE_PROCESS

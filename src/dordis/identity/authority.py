@@ -25,6 +25,7 @@ from dordis.errors import CryptoError, InputError
 from dordis.identity import certificates
 from dordis.identity.certificates import (
     AlternativeNames,
+    Identity,
     TlsKey,
     alternative_names,
     fingerprint,
@@ -34,8 +35,7 @@ from dordis.identity.certificates import (
     to_pem,
 )
 from dordis.identity.keys import CERTIFICATE, Keys, PrivateKeys, load_keys, read_certificates
-from dordis.identity.registry import Identity
-from dordis.identity.signed_registry import Member, Membership, RevokedKeys, SignedRegistry
+from dordis.identity.registry import Member, Membership, RevokedKeys, SignedRegistry
 from dordis.protocol import ClientId
 
 LIMIT = 64 << 10
@@ -74,7 +74,7 @@ def new_request(name: str, private: PrivateKeys, hosts: Sequence[str] = (), repl
     """
     certificates.check_name(name)
     keys = private.keys
-    names = certificates.host_names(hosts) if keys is None else [_identity_name(keys.identity())]
+    names = [_identity_name(keys.identity())] if keys else [certificates.server_name(host) for host in hosts]
     asked = (
         x509.CertificateSigningRequestBuilder()
         .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))

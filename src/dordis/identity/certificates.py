@@ -1,4 +1,4 @@
-"""X.509 certificates, which bind a TLS key to a server's host names, or to a client's id and protocol keys.
+"""X.509 certificates, which bind a TLS key to a server's host names, or to a client's id and identity.
 
 TLS keys are on P-256, which all proxies and browsers support; the protocol's keys (Ed25519, ECVRF) never serve TLS.
 The alternative name of a client is `urn:dordis:client:ID:SIGNING:VRF`.
@@ -7,11 +7,11 @@ The alternative name of a client is `urn:dordis:client:ID:SIGNING:VRF`.
 import hashlib
 import ipaddress
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import msgspec
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
@@ -19,18 +19,31 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from dordis.errors import InputError, LoginRefused
-from dordis.identity.registry import Identity
 from dordis.protocol import ClientId
 
 BACKDATED = timedelta(days=1)
 """A certificate is valid from this time before its creation on, because clocks of other machines may be slow."""
 DAYS, AUTHORITY_DAYS = 365, 3650
 """Days for which the certificates of a party, and of the authority itself, are valid."""
+FINGERPRINT_BYTES = 16
+"""Bytes of a member's fingerprint, which only tells members apart; the root of the registry commits to all keys."""
 _URN = re.compile(r"urn:dordis:client:(0|[1-9][0-9]{0,18}):([0-9a-f]{64}):([0-9a-f]{64})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 TlsKey = ec.EllipticCurvePrivateKey
 AlternativeNames = list[x509.GeneralName]
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """A client's public keys: Ed25519 for signatures, ECVRF for selection."""
+
+    signing: bytes
+    vrf: bytes
+
+    def fingerprint(self, client: ClientId) -> str:
+        """Return the fingerprint of a client's id and keys, in hex."""
+        entry = client.to_bytes(8, "big") + self.signing + self.vrf
+        return hashlib.sha256(b"dordis/v1/member" + entry).digest()[:FINGERPRINT_BYTES].hex()
 
 
 @dataclass(frozen=True)
@@ -52,12 +65,8 @@ def client_names(client: ClientId, identity: Identity) -> AlternativeNames:
     return [x509.UniformResourceIdentifier(f"urn:dordis:client:{client}:{identity.signing.hex()}:{identity.vrf.hex()}")]
 
 
-def host_names(hosts: Sequence[str]) -> AlternativeNames:
-    """Return the alternative names of a server for its certificate, from host names or IP addresses."""
-    return [_host(host) for host in hosts]
-
-
-def _host(host: str) -> x509.GeneralName:
+def server_name(host: str) -> x509.GeneralName:
+    """Return the alternative name of a server for its certificate, from a host name or an IP address."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

@@ -21,8 +21,7 @@ from dordis.crypto import signature, vrf
 from dordis.durable_files import write_new
 from dordis.errors import InputError
 from dordis.identity import certificates
-from dordis.identity.certificates import CertifiedClient, TlsKey
-from dordis.identity.registry import Identity
+from dordis.identity.certificates import CertifiedClient, Identity, TlsKey
 from dordis.protocol import ClientId
 
 KEY, CERTIFICATE, REQUEST = ".key", ".cert", ".request"

@@ -1,37 +1,33 @@
-"""The registry: the public keys of all clients, fixed before a run's first beacon line, and pinned by every client."""
+"""The registry: the public keys of all clients, fixed before a run's first beacon line, and pinned by every client.
+
+The signed registry of a federation has its members with their public keys, and all revoked keys.  The authority signs
+it again, under the next version, when somebody joins, leaves or changes keys.  A run keeps the members that it began
+with, by the root of their registry.  Revocations take effect at once, in every run.
+"""
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from dordis.crypto import signature, vrf
 from dordis.durable_files import write_atomically
-from dordis.errors import InputError, InvalidKey
+from dordis.errors import InputError, InvalidKey, LoginRefused
+from dordis.identity.certificates import CertifiedClient, Identity, TlsKey, fingerprint, subject_name, to_der
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import LARGEST_ID
 from dordis.protocols.summing import SigningKeys
 
 LIMIT = 64 << 20
 """Largest size of a registry file in bytes, enough for some 300,000 clients."""
-FINGERPRINT_BYTES = 16
-"""Bytes of a member's fingerprint, which only tells members apart; the root of the registry commits to all keys."""
-
-
-class Identity(msgspec.Struct, frozen=True):
-    """A client's public keys: Ed25519 for signatures, ECVRF for selection."""
-
-    signing: bytes
-    vrf: bytes
-
-    def fingerprint(self, client: ClientId) -> str:
-        """Return the fingerprint of a client's id and keys, in hex."""
-        entry = client.to_bytes(8, "big") + self.signing + self.vrf
-        return hashlib.sha256(b"dordis/v1/member" + entry).digest()[:FINGERPRINT_BYTES].hex()
 
 
 class Registry(Mapping[ClientId, Identity]):
@@ -71,11 +67,8 @@ class Registry(Mapping[ClientId, Identity]):
             b"".join(u.to_bytes(8, "big") + keys.signing + keys.vrf for u, keys in role.items())
             for role in (self, self.helpers)
         )
-        if not helpers:
-            return hashlib.sha256(b"dordis/v1/registry" + clients).digest()
-        return hashlib.sha256(
-            b"dordis/v1/registry-of-roles" + len(self).to_bytes(8, "big") + clients + helpers
-        ).digest()
+        roles = b"dordis/v1/registry-of-roles" + len(self).to_bytes(8, "big") + clients + helpers
+        return hashlib.sha256(roles if helpers else b"dordis/v1/registry" + clients).digest()
 
     def fingerprints(self) -> dict[int, str]:
         """Return the fingerprint of every client's id and keys, in hex, by id."""
@@ -86,12 +79,7 @@ class Registry(Mapping[ClientId, Identity]):
         kept = {u: keys for u, keys in self.items() if u in clients}
         return self if len(kept) == len(self) else Registry(kept, self.helpers)
 
-    def signing_keys(self) -> SigningKeys:
-        """Return the public signing keys of the clients and of the helpers."""
-        clients, helpers = ({u: keys.signing for u, keys in role.items()} for role in (self, self.helpers))
-        return SigningKeys(clients, helpers)
-
-    def signing_keys_without(self, revoked: Collection[str]) -> SigningKeys:
+    def signing_keys(self, revoked: Collection[str] = ()) -> SigningKeys:
         """Return the public signing keys of clients and helpers except the revoked ones, which are given in hex."""
         kept = (
             {u: keys.signing for u, keys in role.items() if keys.signing.hex() not in revoked}
@@ -105,9 +93,7 @@ class Registry(Mapping[ClientId, Identity]):
             {int(u): _Entry(keys.signing.hex(), keys.vrf.hex()) for u, keys in role.items()}
             for role in (self, self.helpers)
         )
-        return (
-            msgspec.json.format(msgspec.json.encode(RegistryFile(clients, helpers=helpers or UNSET)), indent=2) + b"\n"
-        )
+        return _to_bytes(RegistryFile(clients, helpers=helpers or msgspec.UNSET))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Registry":
@@ -184,5 +170,230 @@ class RegistryFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     clients: dict[int, _Entry]
     format: Literal["dordis registry 1"] = "dordis registry 1"
-    helpers: dict[int, _Entry] | UnsetType = UNSET
+    helpers: dict[int, _Entry] | msgspec.UnsetType = msgspec.UNSET
     """Left out of the file if the federation has no helpers."""
+
+
+class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A member's name, and its public keys in hex."""
+
+    name: str
+    signing: str
+    vrf: str
+
+    @classmethod
+    def from_identity(cls, name: str, identity: Identity) -> "Member":
+        """Return the member with this name and these public keys."""
+        return cls(name, identity.signing.hex(), identity.vrf.hex())
+
+    @property
+    def identity(self) -> Identity:
+        """Return the member's public keys."""
+        return Identity(bytes.fromhex(self.signing), bytes.fromhex(self.vrf))
+
+
+class RevokedKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Revoked keys of a client, with the time and the reason."""
+
+    client: int
+    keys: Member
+    when: str
+    why: str
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the fingerprint of the client's id and revoked keys, in hex."""
+        return self.keys.identity.fingerprint(ClientId(self.client))
+
+
+class Membership(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The statement that the authority signs; `retired` has the hashes of replaced TLS keys."""
+
+    version: int
+    signed: str
+    members: dict[int, Member]
+    revoked: tuple[RevokedKeys, ...] = ()
+    retired: tuple[str, ...] = ()
+    format: Literal["dordis membership 1"] = "dordis membership 1"
+
+    @property
+    def next_id(self) -> ClientId:
+        """Return the id of the next new member, at least 1; ids of former members are not used again."""
+        return ClientId(max([0, *self.members, *(gone.client for gone in self.revoked)]) + 1)
+
+
+class MembersFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of the file of a signed registry: the membership, and its signature in hex."""
+
+    membership: Membership
+    signature: str
+
+
+@dataclass(frozen=True)
+class SignedRegistry:
+    """A membership with a valid signature, made by `sign`, or read and verified by `from_bytes` or `load`."""
+
+    membership: Membership
+    data: bytes
+    """The bytes of the file, signature included."""
+
+    @classmethod
+    def sign(cls, membership: Membership, key: TlsKey) -> "SignedRegistry":
+        """Return a membership signed with the authority's key."""
+        signed = key.sign(_statement(membership), ec.ECDSA(hashes.SHA256())).hex()
+        return cls(membership, _to_bytes(MembersFile(membership, signed)))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, authority: x509.Certificate) -> "SignedRegistry":
+        """Return the membership in the bytes of a file; raise InputError unless this authority signed it."""
+        if len(data) > LIMIT:
+            raise InputError(f"a registry has at most {LIMIT} bytes")
+        try:
+            file = msgspec.json.decode(data, type=MembersFile)
+            signed = bytes.fromhex(file.signature)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise InputError(f"this is not a signed registry: {error}") from None
+        if _to_bytes(file) != data:  # mainly to refuse a client that is listed twice
+            raise InputError("this signed registry is not in the form that the authority writes")
+        check_signature(file.membership, signed, authority)
+        return cls(file.membership, data)
+
+    @classmethod
+    def load(cls, path: Path, authority: x509.Certificate) -> "SignedRegistry":
+        """Return the membership in a file; raise InputError if it cannot be read or this authority did not sign it."""
+        try:
+            with path.open("rb") as file:
+                return cls.from_bytes(file.read(LIMIT + 1), authority)
+        except OSError as error:
+            raise InputError(f"cannot read the registry {path}: {error.strerror}") from None
+
+    def save(self, path: Path) -> None:
+        """Write the file in one step: after a crash the file is the old or the new one."""
+        write_atomically(path, self.data)
+
+    @property
+    def version(self) -> int:
+        """Return the version, which is larger for every new signature."""
+        return self.membership.version
+
+    @cached_property
+    def registry(self) -> Registry:
+        """Return the public keys of all present members, with which a new run begins."""
+        try:
+            return Registry({ClientId(u): member.identity for u, member in self.membership.members.items()})
+        except ValueError as error:
+            raise InputError(f"the signed registry cannot be used: {error}") from None
+
+    @cached_property
+    def revoked(self) -> Mapping[str, RevokedKeys]:
+        """Return the revoked keys, by signing key in hex."""
+        return {gone.keys.signing: gone for gone in self.membership.revoked}
+
+    @cached_property
+    def retired(self) -> frozenset[str]:
+        """Return the hashes of all replaced TLS keys."""
+        return frozenset(self.membership.retired)
+
+    def name_of(self, client: ClientId) -> str:
+        """Return the name of a present or former member; `client ID` if there was none with this id."""
+        named = {gone.client: gone.keys.name for gone in self.membership.revoked}
+        named |= {u: member.name for u, member in self.membership.members.items()}
+        return named.get(client, f"client {client}")
+
+
+def registry_with_helpers(signed: SignedRegistry, helpers: Collection[int]) -> Registry:
+    """Return the registry of the members with `helpers` moved to the role of helpers.
+
+    Raise InputError if a helper was never registered.  A revoked helper is listed with its last keys, because they are
+    in the root of runs that began before.
+    """
+    if not helpers:
+        return signed.registry
+    gone = {revoked.client: revoked.keys.identity for revoked in signed.membership.revoked}
+    known = {ClientId(h): signed.registry.get(ClientId(h)) or gone.get(h) for h in helpers}
+    named = {h: identity for h, identity in known.items() if identity is not None}
+    if missing := sorted(known.keys() - named.keys()):
+        raise InputError(f"helper {missing[0]} is not in the registry: name registered ids in protocol.options.helpers")
+    return Registry({u: keys for u, keys in signed.registry.items() if u not in named}, named)
+
+
+@dataclass(frozen=True)
+class Admission:
+    """The clients that may log in to a run: its initial members, except those revoked since."""
+
+    registry: Registry
+    current: SignedRegistry
+
+    def admit(self, bound: CertifiedClient) -> ClientId:
+        """Return the id of a client from its certificate; raise LoginRefused if it is revoked or not in the run."""
+        check_not_revoked(bound, self.current)
+        check_registered(bound, self.registry)
+        return bound.client
+
+
+def check_not_revoked(bound: CertifiedClient, current: SignedRegistry) -> None:
+    """Raise LoginRefused if a client's keys were revoked, or its TLS key was replaced."""
+    gone = current.revoked.get(bound.identity.signing.hex())
+    if gone is not None:
+        raise LoginRefused(f"the keys of client {bound.client} ('{gone.keys.name}') were revoked on {gone.when[:10]}")
+    if bound.tls in current.retired:
+        raise LoginRefused(f"the TLS key of client {bound.client} was replaced: use the certificate of the new one")
+
+
+def check_registered(bound: CertifiedClient, registry: Registry) -> None:
+    """Raise LoginRefused if a client is not in the run's registry, or is there with other keys."""
+    known = registry.get(bound.client)
+    if known is None:
+        raise LoginRefused(
+            f"client {bound.client} is unknown to this run: a client approved after its start can join a successor run"
+        )
+    if known != bound.identity:
+        raise LoginRefused(f"client {bound.client} has other keys in the registry of this run than it shows")
+
+
+def check_signature(membership: Membership, signed: bytes, authority: x509.Certificate) -> None:
+    """Raise InputError unless the authority signed this membership."""
+    key = authority.public_key()
+    try:
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise InvalidSignature
+        key.verify(signed, _statement(membership), ec.ECDSA(hashes.SHA256()))
+    except InvalidSignature:
+        raise InputError(
+            f"the registry was not signed by the authority '{subject_name(authority)}' "
+            f"({fingerprint(to_der(authority))}): it was altered, or is of another federation"
+        ) from None
+
+
+def check_not_older(given: SignedRegistry, seen: SignedRegistry) -> None:
+    """Raise InputError for an older registry with a member that is revoked in a newer one seen before."""
+    back = [member.name for member in given.membership.members.values() if member.signing in seen.revoked]
+    if given.version < seen.version and back:
+        raise InputError(
+            f"this registry has version {given.version}, but in version {seen.version}, which was seen before, "
+            f"'{back[0]}' is revoked: get the newest one"
+        )
+
+
+def members_before(members: Registry, revoked: Sequence[RevokedKeys], listed: Mapping[int, str]) -> Registry:
+    """Return the registry of a run that began before some revocations, from the present members and the revoked keys.
+
+    `listed` has the fingerprints of the run's members by id.  Ids are given in ascending order, so members with larger
+    ids than all listed ones joined later, and are removed.  The first revocation of listed keys came after
+    the run began; it and all later ones are undone.  Listed members that are in neither source are left out.
+    """
+    last = max(listed, default=0)
+    began = {u: keys for u, keys in members.items() if u <= last}
+    first = next((i for i, gone in enumerate(revoked) if listed.get(gone.client) == gone.fingerprint), len(revoked))
+    for gone in reversed(revoked[first:]):
+        if gone.client <= last and gone.client not in members.helpers:
+            began[ClientId(gone.client)] = gone.keys.identity
+    return Registry(began or members, members.helpers)
+
+
+def _statement(membership: Membership) -> bytes:
+    return b"dordis/v1/membership" + msgspec.json.encode(membership)
+
+
+def _to_bytes(file: RegistryFile | MembersFile) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(file), indent=2) + b"\n"

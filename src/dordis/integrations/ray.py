@@ -18,9 +18,9 @@ import msgspec
 import numpy as np
 
 from dordis import wire
-from dordis.availability.dropout_models import DropoutSchedule
 from dordis.crypto.prg import GROUP
 from dordis.crypto.suite import Suite
+from dordis.dropout_models import DropoutSchedule
 from dordis.errors import DordisError, InputError, MissingExtra, ProtocolError
 from dordis.kernels.packing import Packed
 from dordis.kernels.ring import Vector

@@ -11,18 +11,15 @@ from fractions import Fraction
 import msgspec
 
 from dordis.errors import BudgetExceeded, DataBudgetExceeded, InputError
-from dordis.ledger.charged_rounds import ChargedRounds, LedgerRound
-from dordis.ledger.round_charge import (
-    Charge,
+from dordis.ledger.entries import (
+    ChargedRounds,
     ChunkOutcome,
-    OwnerCharge,
+    LedgerRound,
     RunCharge,
-    check_charge,
-    check_clients,
     check_known_dropouts,
     check_outcome,
-    theta_squared,
 )
+from dordis.ledger.round_charge import Charge, OwnerCharge, check_charge, check_clients, theta_squared
 from dordis.privacy import accounting
 from dordis.privacy.accounting import ReleaseCost
 from dordis.privacy.records import accounting as record_accounting

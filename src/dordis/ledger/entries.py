@@ -1,23 +1,77 @@
-"""The entries of a privacy ledger and the encoding of its lines.
+"""The entries of a privacy ledger: the lines of its file, the outcomes of rounds, and the charged rounds in memory.
 
 A line is JSON.  It has the SHA-256 of the line before (the first line has the run id, the hash of the manifest) and a
 hash of itself at its end, so that the last line is covered too.
+
+The clients whose input may be in an opened sum pay for a round:
+
+- for a reserved round, all of its clients U, because it is not known for which survivors U3 an unmask request left;
+  with open arrival, all clients that came;
+- for a completed round, the clients in U3 of at least one chunk, for the whole vector.  The input of a client outside
+  U3 stays hidden by its self-mask, even if the upload came late: no honest client gives a share of that mask.
+
+Dropout that depends on a client's data is outside the guarantee.
 """
 
 import hashlib
+import math
 import re
+from collections.abc import Iterator, MutableMapping
 from contextlib import suppress
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
 import msgspec
 
-from dordis.errors import LedgerDamaged
-from dordis.ledger.round_charge import Charge, ChunkOutcome
+from dordis.errors import InputError, LedgerDamaged
+from dordis.ledger.round_charge import Charge
+from dordis.privacy import accounting
+from dordis.privacy.accounting import ReleaseCost
 from dordis.privacy.records.accounting import SampledEvents
+from dordis.privacy.xnoise_components import removal_context
+from dordis.protocols.distributed_noise import ChunkOutput
+from dordis.protocols.parameters import INDEX_BYTES
 
 _FRACTION = re.compile(r"[0-9]{1,40}(/[0-9]{1,40})?")
 _LINE = re.compile(rb'(\{[^\n]*),"check":"([0-9a-f]{64})"\}\n')
+
+
+class ChunkOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The outcome of a chunk: the clients that dropped out, the noise variance left in the sum, and the one charged."""
+
+    dropped: tuple[int, ...]
+    left: Fraction
+    charged: Fraction
+
+
+def outcome_from_output(charge: Charge, outcome: ChunkOutput) -> ChunkOutcome:
+    """Return the outcome of a chunk from the protocol's output; raise InputError if a survivor is not a client."""
+    survivors = {int(u) for u in outcome.survivors}
+    if not survivors <= set(charge.clients):
+        raise InputError(f"a survivor of round {charge.index} is not among its clients")
+    dropped = tuple(u for u in charge.clients if u not in survivors)
+    if (plan := charge.noise_added_by_clients) is None:
+        return ChunkOutcome(dropped, outcome.left, outcome.charged)
+    return ChunkOutcome(
+        dropped,
+        outcome.left + plan.variance_left(survivors, b""),
+        outcome.charged + plan.charged_variance(survivors, b""),
+    )
+
+
+@dataclass(frozen=True)
+class RunCharge:
+    """The cost of a whole run for each client: theta^2 (docs/accounting.md), and the chance of a bad graph or draw."""
+
+    label: str
+    theta_squared: float
+    failure: Fraction
+
+    @property
+    def cost(self) -> ReleaseCost:
+        """Return the cost as that of one Gaussian release."""
+        return ReleaseCost(accounting.Gaussian(1 / math.sqrt(self.theta_squared)), 0.0)
 
 
 class Opened(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="opened"):
@@ -127,3 +181,90 @@ def read_fraction(kind: type, value: object) -> Fraction:
         return Fraction(value)
     except ZeroDivisionError:
         raise ValueError("a variance is written as a fraction") from None
+
+
+@dataclass(frozen=True)
+class LedgerRound:
+    """A charged round: reserved, or completed when every chunk has an outcome."""
+
+    charge: Charge
+    outcomes: tuple[ChunkOutcome, ...] = ()
+
+    @property
+    def state(self) -> str:
+        """Return `completed` or `reserved`."""
+        return "completed" if self.outcomes else "reserved"
+
+    @property
+    def payers(self) -> tuple[int, ...]:
+        """Return the clients that pay: those whose input may be in an opened sum."""
+        if not self.outcomes:
+            return self.charge.clients
+        absent = set(self.charge.clients).intersection(*(outcome.dropped for outcome in self.outcomes))
+        return tuple(u for u in self.charge.clients if u not in absent)
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=write_fraction)
+_DECODER = msgspec.msgpack.Decoder(LedgerRound, dec_hook=read_fraction)
+
+
+class ChargedRounds(MutableMapping[int, LedgerRound]):
+    """Charged rounds by index; a completed round is stored encoded and decoded at look-up.
+
+    Servers run for months, and an encoded round takes a tenth of the memory of the decoded one with its caches.
+    """
+
+    def __init__(self) -> None:
+        self._rounds: dict[int, LedgerRound | bytes] = {}
+        self.completed = 0
+        """The number of completed rounds."""
+
+    def __getitem__(self, index: int) -> LedgerRound:
+        """Return the round with this index."""
+        known = self._rounds[index]
+        return _DECODER.decode(known) if isinstance(known, bytes) else known
+
+    def __setitem__(self, index: int, charged: LedgerRound) -> None:
+        """Add or replace a round."""
+        is_completed = bool(charged.outcomes)
+        self.completed += is_completed - isinstance(self._rounds.get(index), bytes)
+        self._rounds[index] = _ENCODER.encode(charged) if is_completed else charged
+
+    def __delitem__(self, index: int) -> None:
+        """Remove a round."""
+        self.completed -= isinstance(self._rounds.pop(index), bytes)
+
+    def __iter__(self) -> Iterator[int]:
+        """Return an iterator over the indices, in the order of the charges."""
+        return iter(self._rounds)
+
+    def __len__(self) -> int:
+        """Return the number of rounds."""
+        return len(self._rounds)
+
+    def __contains__(self, index: object) -> bool:
+        """Tell whether the round with this index was charged, without decoding it."""
+        return index in self._rounds
+
+
+def check_known_dropouts(charge: Charge, chunk: int, outcome: ChunkOutcome) -> None:
+    """Raise InputError if a chunk was charged for a known number of dropouts and its outcome has another."""
+    lost = charge.largest - len(charge.clients) + len(outcome.dropped)
+    if charge.dropped and charge.dropped[chunk] not in (None, lost):
+        raise InputError(f"chunk {chunk} was charged for {charge.dropped[chunk]} dropouts and has {lost}")
+
+
+def check_outcome(charge: Charge, run: bytes, chunk: int, outcome: ChunkOutcome) -> None:
+    """Raise InputError unless the variances of a chunk follow from its noise plan and its survivors.
+
+    The variance left may be larger than the charged one, by excess noise that could not be removed.
+    """
+    gone, plan = set(outcome.dropped), charge.plans[chunk]
+    survivors = [u for u in charge.clients if u not in gone]
+    if len(survivors) + len(outcome.dropped) != len(charge.clients) or list(outcome.dropped) != sorted(gone):
+        raise InputError(f"the dropouts of chunk {chunk} are not distinct clients of the round in ascending order")
+    named = removal_context(run + charge.index.to_bytes(INDEX_BYTES, "big"), chunk, bytes.fromhex(charge.parameters))
+    if outcome.charged != plan.charged_variance(survivors, named):
+        raise InputError(f"the variance charged to chunk {chunk} is not the one that its survivors give")
+    if outcome.left < plan.variance_left(survivors, named):
+        raise InputError(f"the variance left in chunk {chunk} is less than the one that its survivors give")

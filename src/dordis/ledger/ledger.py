@@ -15,21 +15,23 @@ import msgspec
 
 from dordis.durable_files import AppendOnlyFile, LockedFile, write_new
 from dordis.errors import BudgetExceeded, InputError, LedgerDamaged
-from dordis.ledger.charged_rounds import LedgerRound
 from dordis.ledger.client_spending import Account, Budget
 from dordis.ledger.entries import (
     Completed,
     Counted,
     Entry,
+    LedgerRound,
     Opened,
     Refused,
     Reserved,
+    RunCharge,
     RunCharged,
     Succeeded,
     decode_entry,
     encode_entry,
+    outcome_from_output,
 )
-from dordis.ledger.round_charge import Charge, OwnerCharge, RunCharge, outcome_from_output
+from dordis.ledger.round_charge import Charge, OwnerCharge
 from dordis.ledger.stated_epsilon import LedgerSummary, StatedEpsilon, stated_epsilon, summarise
 from dordis.privacy.accounting import PAPER
 from dordis.protocols.costs import RoundCost

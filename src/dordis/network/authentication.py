@@ -26,10 +26,9 @@ from cryptography import x509
 from dordis.crypto import signature
 from dordis.errors import CryptoError, DordisError, InputError, LoginRefused
 from dordis.identity import certificates
-from dordis.identity.certificates import CertifiedClient
+from dordis.identity.certificates import CertifiedClient, Identity
 from dordis.identity.keys import ClientCredentials, Credentials, load_client_credentials, load_server_credentials
-from dordis.identity.registry import Identity, Registry
-from dordis.identity.signed_registry import Admission, SignedRegistry
+from dordis.identity.registry import Admission, Registry, SignedRegistry
 from dordis.network.messages import CHALLENGE_BYTES
 from dordis.protocol import ClientId
 

@@ -13,8 +13,7 @@ from cryptography import x509
 from dordis.config.schema import RunConfig
 from dordis.errors import DordisError, InputError, ParametersRefused
 from dordis.identity.keys import ClientCredentials, Keys, load_client_credentials
-from dordis.identity.registry import Registry
-from dordis.identity.signed_registry import RevokedKeys, SignedRegistry, registry_with_helpers
+from dordis.identity.registry import Registry, RevokedKeys, SignedRegistry, registry_with_helpers
 from dordis.network import deployment
 from dordis.network.authentication import LoginCredentials, utc_now
 from dordis.network.client import Participant
@@ -139,7 +138,7 @@ class ClientInstallation:
             if round.startswith(welcome.run):
                 client.restore(round)
         # A restored round may contain keys that were revoked since it began; new rounds with such keys are refused.
-        client.registry = members.signing_keys_without(self._revoked_keys)
+        client.registry = members.signing_keys(self._revoked_keys)
         return client
 
     @property

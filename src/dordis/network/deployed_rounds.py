@@ -27,7 +27,7 @@ from dordis.network.visits import PublishedRound, VisitEndpoint, largest_contrib
 from dordis.protocol import ClientId, Message, OpenCall, Replies, Requests
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.vector_backend import LocalVectors
-from dordis.records.run_records import ConnectedClients, read_connected, write_connected
+from dordis.records.server_status import ConnectedClients, read_connected, write_connected
 from dordis.rounds.arrivals import ArrivalStore
 from dordis.rounds.engine import (
     AgreedRound,

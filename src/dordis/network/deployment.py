@@ -18,8 +18,7 @@ from dordis.durable_files import write_new
 from dordis.errors import InputError
 from dordis.identity.certificates import load_certificate
 from dordis.identity.keys import load_server_credentials
-from dordis.identity.registry import Registry
-from dordis.identity.signed_registry import SignedRegistry, registry_with_helpers
+from dordis.identity.registry import Registry, SignedRegistry, registry_with_helpers
 from dordis.ledger.round_charge import OwnerCharge
 from dordis.network.authentication import Authenticator, utc_now
 from dordis.network.deadlines import AdaptiveDeadlines

@@ -19,8 +19,7 @@ import msgspec
 from dordis.config.schema import Closing, Federation
 from dordis.errors import DordisError, InputError, MalformedMessage, ParametersRefused
 from dordis.identity.keys import ClientCredentials, load_client_credentials
-from dordis.identity.registry import Registry
-from dordis.identity.signed_registry import SignedRegistry, members_before, registry_with_helpers
+from dordis.identity.registry import Registry, SignedRegistry, members_before, registry_with_helpers
 from dordis.network.authentication import LoginCredentials, utc_now
 from dordis.network.client import Participant
 from dordis.network.client_transfers import Address
@@ -105,7 +104,7 @@ class HelperInstallation:
         helper = AssistedHelper(
             me,
             secret=self.credentials.keys.signing,
-            registry=members.signing_keys_without({gone.keys.signing for gone in revoked}),
+            registry=members.signing_keys({gone.keys.signing for gone in revoked}),
             store=store,
             policy=self.policy,
             threads=os.cpu_count() or 1,

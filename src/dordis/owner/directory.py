@@ -19,7 +19,7 @@ from dordis.durable_files import PRIVATE, AppendOnlyFile, write_atomically
 from dordis.errors import InputError, ParametersRefused
 from dordis.identity.certificates import fingerprint, subject_name, to_der
 from dordis.identity.keys import CERTIFICATE, read_certificates
-from dordis.identity.signed_registry import SignedRegistry, check_not_older
+from dordis.identity.registry import SignedRegistry, check_not_older
 from dordis.owner.journal import FileJournals
 from dordis.owner.participation import FileParticipation, FileTrainings
 from dordis.owner.receipts import KeptReceipts

@@ -15,8 +15,7 @@ from typing import Any
 import msgspec
 
 from dordis.errors import MalformedMessage, ParametersRefused, ProtocolError
-from dordis.identity.registry import Registry
-from dordis.identity.signed_registry import RevokedKeys, members_before
+from dordis.identity.registry import Registry, RevokedKeys, members_before
 from dordis.protocol import ClientId
 from dordis.records.manifest import Manifest
 from dordis.selection.beacon import FileBeacon
@@ -141,7 +140,7 @@ def check_revocations(theirs: Manifest, revoked: Sequence[RevokedKeys]) -> None:
     """Raise ParametersRefused if a run began with keys that were already revoked."""
     listed = theirs.members or {}
     for gone in revoked:
-        if listed.get(gone.client) != gone.keys.identity.fingerprint(ClientId(gone.client)):
+        if listed.get(gone.client) != gone.fingerprint:
             continue
         if creation_time(theirs) > datetime.fromisoformat(gone.when) + CLOCK_ERROR:
             raise ParametersRefused(

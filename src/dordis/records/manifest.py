@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from dordis.errors import InputError
 from dordis.privacy.further_releases import FurtherValue
 from dordis.privacy.mechanisms.mechanism import NoiseFrom
 from dordis.privacy.records.accounting import SampledEvents
@@ -181,3 +182,9 @@ def describe_fidelity(fidelity: str, where: str) -> str:
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the content of the manifest's file, whose SHA-256 is the run id."""
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
+
+
+def check_name(name: str) -> None:
+    """Raise InputError unless a run's name is a valid name of a directory."""
+    if not name or name.startswith(".") or any(not (c.isalnum() or c in "._-") for c in name):
+        raise InputError(f"a run's name is made of letters, digits and . _ -, not '{name}'")

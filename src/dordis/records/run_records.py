@@ -4,12 +4,11 @@ A round is finished when its checkpoint is written.  The checkpoint replaces the
 the round's lines, so that a run stopped at any moment can resume after its last finished round.
 """
 
-import contextlib
 import hashlib
 import io
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,14 +29,12 @@ from dordis.durable_files import (
 from dordis.errors import InputError
 from dordis.privacy.projection import Alignment
 from dordis.protocol import ClientId
-from dordis.records.evictions import Eviction, read_evictions
-from dordis.records.manifest import Manifest, encode_manifest
+from dordis.records.manifest import Manifest, check_name, encode_manifest
 from dordis.rounds.impossible_sums import IMPOSSIBLE, NOT_CHECKED
 
 CONFIG, MANIFEST, ROUNDS, METRICS = "config.toml", "manifest.json", "rounds.jsonl", "metrics.jsonl"
 LEDGER, MODEL, RESULT, RECEIPTS = "ledger.jsonl", "model.npz", "result.json", "receipts"
 EVICTIONS, REGISTRY, FAILURES = "evictions.jsonl", "registry.json", "failures.jsonl"
-CONNECTED = "connected.json"
 _LINES = "lines"
 
 State = Mapping[str, npt.NDArray[Any]]
@@ -58,6 +55,18 @@ class FailedAttempt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Clients evicted because of this attempt."""
     survivors: tuple[int, ...] = ()
     """The clients in an impossible sum, which one of them or the server caused; empty for other failures."""
+
+
+class Eviction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Clients evicted after the round with this index, and why: a line of `evictions.jsonl`.
+
+    `run` is the id of the earlier run that evicted them, in hex; empty for the run of this file.
+    """
+
+    index: int
+    clients: tuple[int, ...]
+    reason: str
+    run: str = ""
 
 
 class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -216,13 +225,11 @@ class RunRecords:
         lines = {ROUNDS: _encode_line(record), METRICS: _encode_line(metrics)}
         write_checkpoint(self.path / MODEL, lines, state)
         for name, line in lines.items():
-            with AppendOnlyFile(self.path / name, PUBLIC).locked() as file:
-                file.append(line)
+            _append(self.path / name, line)
 
     def note_failure(self, failed: FailedAttempt) -> None:
         """Record a failed attempt durably; it is the only line about a round that never succeeds."""
-        with AppendOnlyFile(self.path / FAILURES, PUBLIC).locked() as file:
-            file.append(_encode_line(failed))
+        _append(self.path / FAILURES, _encode_line(failed))
 
     def failures(self) -> tuple[FailedAttempt, ...]:
         """Return the failed attempts that were recorded."""
@@ -245,8 +252,40 @@ class RunRecords:
         write_atomically(self.path / RESULT, msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
 
 
+class Evictions:
+    """The evicted clients of a run, in a file, or in memory if `path` is None."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self.lines: tuple[Eviction, ...] = () if path is None else read_evictions(path)
+
+    @property
+    def clients(self) -> frozenset[ClientId]:
+        """Return all evicted clients."""
+        return frozenset(ClientId(u) for line in self.lines for u in line.clients)
+
+    def after(self, index: int) -> tuple[int, ...]:
+        """Return the clients evicted after the round with this index of this run."""
+        return tuple(u for line in self.lines if line.index == index and not line.run for u in line.clients)
+
+    def add(self, index: int, clients: Collection[ClientId], reason: str, run: str = "") -> tuple[ClientId, ...]:
+        """Evict clients durably; return those that were not evicted before."""
+        fresh = tuple(sorted(set(clients) - self.clients))
+        if fresh:
+            line = Eviction(index, fresh, reason, run)
+            if self._path is not None:
+                _append(self._path, _encode_line(line))
+            self.lines += (line,)
+        return fresh
+
+    def inherit(self, lines: Iterable[Eviction], run: str) -> None:
+        """Evict the clients that an earlier run or its predecessors evicted."""
+        for line in lines:
+            self.add(line.index, [ClientId(u) for u in line.clients], line.reason, line.run or run)
+
+
 def load_run(path: Path) -> StoredRun:
-    """Read all records of a run, finished or running; nothing is written."""
+    """Read all records of a run, finished or running; raise InputError if a file is damaged. Nothing is written."""
     result, manifest = path / RESULT, _read(path / MANIFEST)
     lines = read_checkpoint_lines(path / MODEL)  # read first: these lines are, or will be, in the other files
     rounds = _read_lines(path / ROUNDS, RoundRecord, lines)
@@ -264,32 +303,16 @@ def load_run(path: Path) -> StoredRun:
         failures=tuple(sorted(set(failed), key=lambda attempt: attempt.index)),
     )
     values = [line.values for line in run.metrics] + ([run.result.metrics] if run.result else [])
-    check_metric_names({name for metrics in values for name in metrics}, path)
+    for name in filter(is_reserved_metric, {name for metrics in values for name in metrics}):
+        raise InputError(
+            f"the run at {path} has a metric called '{name}', a name reserved for the ledger: restore its metrics"
+        )
     return run
 
 
-class ConnectedClients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The clients connected to the server of a deployed run at the latest round, and the deadlines clients missed."""
-
-    clients: tuple[int, ...] = ()
-    missed: dict[ClientId, dict[str, int]] = {}
-    """By client and request: the number of rounds in which the client missed the deadline of the request."""
-
-
-def write_connected(path: Path, connected: ConnectedClients) -> None:
-    """Write the connected clients of a deployed run to a file for `dordis status`; a full disk is ignored."""
-    if connected == read_connected(path):
-        return
-    with contextlib.suppress(OSError):
-        write_atomically(path / CONNECTED, msgspec.json.encode(connected) + b"\n")
-
-
-def read_connected(path: Path) -> ConnectedClients:
-    """Return the connected clients at the latest round; empty if the run is not deployed."""
-    try:
-        return msgspec.json.decode((path / CONNECTED).read_bytes(), type=ConnectedClients)
-    except (OSError, msgspec.DecodeError):
-        return ConnectedClients()
+def read_evictions(path: Path) -> tuple[Eviction, ...]:
+    """Read the evictions of a run; none if there is no file."""
+    return _read_lines(path, Eviction, {})
 
 
 def timestamp() -> str:
@@ -304,20 +327,6 @@ def is_reserved_metric(metric: str) -> bool:
     (False, True)
     """
     return "epsilon" in metric.lower()
-
-
-def check_metric_names(names: Iterable[str], path: Path) -> None:
-    """Raise InputError if a metric in the directory of a run has a reserved name."""
-    for name in filter(is_reserved_metric, names):
-        raise InputError(
-            f"the run at {path} has a metric called '{name}', a name reserved for the ledger: restore its metrics"
-        )
-
-
-def check_name(name: str) -> None:
-    """Raise InputError unless a run's name is a valid name of a directory."""
-    if not name or name.startswith(".") or any(not (c.isalnum() or c in "._-") for c in name):
-        raise InputError(f"a run's name is made of letters, digits and . _ -, not '{name}'")
 
 
 def write_checkpoint(path: Path, lines: Mapping[str, bytes], state: State) -> None:
@@ -357,8 +366,13 @@ def _read_checkpoint(path: Path, extract: Callable[[State], Kind]) -> Kind:
         raise InputError(f"the checkpoint {path} cannot be read: {error}; restore it, or start a new run") from None
 
 
-def _encode_line(record: RoundRecord | RoundMetrics | FailedAttempt) -> bytes:
+def _encode_line(record: msgspec.Struct) -> bytes:
     return msgspec.json.encode(record) + b"\n"
+
+
+def _append(path: Path, line: bytes) -> None:
+    with AppendOnlyFile(path, PUBLIC).locked() as file:
+        file.append(line)
 
 
 def _read(path: Path) -> bytes:

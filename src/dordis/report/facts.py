@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from dordis.errors import LedgerDamaged
-from dordis.ledger.consistency import check_evidence
 from dordis.ledger.ledger import LedgerSummary
 from dordis.ledger.stated_epsilon import StatedEpsilon
+from dordis.ledger.verification import check_evidence
 from dordis.privacy.accounting import budget_warnings
 from dordis.privacy.mechanisms.mechanism import NoiseFrom
 from dordis.records import run_records

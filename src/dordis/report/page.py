@@ -15,8 +15,7 @@ from markupsafe import Markup
 
 from dordis.durable_files import write_atomically
 from dordis.errors import DordisError, InputError
-from dordis.ledger.combine_runs import combined_epsilon
-from dordis.ledger.data_ledger import DATA_LEDGER, find_data_ledger
+from dordis.ledger.combine_runs import DATA_LEDGER, combined_epsilon, find_data_ledger
 from dordis.ledger.ledger import verify_ledger
 from dordis.ledger.verification import VerifiedRun
 from dordis.records import run_records

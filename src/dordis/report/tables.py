@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dordis.protocols.assisted.disputes import Complaints
-from dordis.records.evictions import read_complaints
 from dordis.records.manifest import PlanRecord
+from dordis.records.server_status import read_complaints
 from dordis.report.facts import RunFacts, count_dropouts, differing_settings
 from dordis.report.figures import bytes_per_client, split_words
 from dordis.report.numbers import (

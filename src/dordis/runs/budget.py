@@ -21,8 +21,7 @@ from dordis.protocols.costs import round_cost
 from dordis.protocols.parameters import Parameters
 from dordis.rounds.privacy_gate import PrivacyGate
 from dordis.runs.plan import RoundPlan
-from dordis.selection.balanced import ScheduledSelection
-from dordis.selection.selection import Selection
+from dordis.selection.selection import ScheduledSelection, Selection
 
 LEAST = 0.25
 """Least fraction of the planned cost at which a round is still run: a quarter of the cost is twice the noise."""

@@ -25,8 +25,14 @@ from dordis.privacy.encoding import SEED_BYTES, Entropy
 from dordis.privacy.projection import Alignment
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import INDEX_BYTES, Parameters
-from dordis.records.evictions import Evictions
-from dordis.records.run_records import FailedAttempt, RoundMetrics, RoundRecord, is_reserved_metric, timestamp
+from dordis.records.run_records import (
+    Evictions,
+    FailedAttempt,
+    RoundMetrics,
+    RoundRecord,
+    is_reserved_metric,
+    timestamp,
+)
 from dordis.rounds.app import AppServer, RoundInfo
 from dordis.rounds.engine import AgreedRound, Gathered, InterruptedRound, RoundResult, RoundRunner
 from dordis.rounds.invitation import Invitation, Invite

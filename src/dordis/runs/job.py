@@ -7,7 +7,7 @@ from pathlib import Path
 from dordis.config.schema import Closing, RunConfig
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import InputError
-from dordis.ledger.data_ledger import PlannedRun, find_data_ledger
+from dordis.ledger.combine_runs import PlannedRun, find_data_ledger
 from dordis.loading import load_class, load_object
 from dordis.owner.policy import CLIENT, RECORD
 from dordis.privacy.accounting import ParticipationSchedule
@@ -27,7 +27,7 @@ from dordis.runs.plan import RoundPlan
 from dordis.runs.retry import TRIES
 from dordis.runs.threat_model import ThreatModel
 from dordis.selection.colluders import OPEN, VRF, is_drawn, round_colluders
-from dordis.selection.vrf_capacity import describe_starvation
+from dordis.selection.vrf import describe_starvation
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,8 @@ from typing import Any
 
 from dordis.errors import InputError, ParametersRefused
 from dordis.identity.registry import Registry
-from dordis.owner.owner import Owner
 from dordis.owner.participation import MemoryTrainings, Participation
-from dordis.owner.policy import CLIENT, RECORD, Policy
+from dordis.owner.policy import CLIENT, RECORD, Owner, Policy
 from dordis.owner.receipts import KeptReceipts
 from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.privacy.records.accounting import WORD
@@ -19,10 +18,9 @@ from dordis.protocols.summing import SummingProtocol
 from dordis.rounds.app import AppClient
 from dordis.rounds.client import Client
 from dordis.runs.plan import RoundPlan
-from dordis.selection.balanced import BalancedSelection
 from dordis.selection.beacon import Beacon
 from dordis.selection.colluders import BALANCED, OPEN, UNIFORM, VRF
-from dordis.selection.selection import OpenArrival, Selection, UniformSelection
+from dordis.selection.selection import BalancedSelection, OpenArrival, Selection, UniformSelection
 from dordis.selection.vrf import VrfSelection
 
 

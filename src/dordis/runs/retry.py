@@ -8,8 +8,7 @@ from typing import Generic, TypeVar
 from dordis.errors import ImpossibleSum, InputError, RoundFailed
 from dordis.ledger.ledger import Ledger
 from dordis.protocol import ClientId
-from dordis.records.evictions import Evictions
-from dordis.records.run_records import FailedAttempt, RoundRecord
+from dordis.records.run_records import Evictions, FailedAttempt, RoundRecord
 from dordis.rounds.engine import AgreedRound, RoundResult, RoundRunner
 from dordis.rounds.watch import Watch
 

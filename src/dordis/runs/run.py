@@ -15,7 +15,7 @@ from dordis.durable_files import lock_directory
 from dordis.errors import BudgetExceeded, InputError, RoundFailed
 from dordis.identity.registry import Registry
 from dordis.kernels.packing import packed_size
-from dordis.ledger import consistency
+from dordis.ledger import verification
 from dordis.ledger.ledger import Ledger, LedgerSummary
 from dordis.ledger.receipt import last_digest
 from dordis.ledger.round_charge import OwnerCharge
@@ -23,7 +23,6 @@ from dordis.owner.participation import Attendance
 from dordis.pipeline.performance import AutoChunks
 from dordis.privacy.clipping import Clipping
 from dordis.records import run_records
-from dordis.records.evictions import Evictions
 from dordis.records.manifest import DEPLOYED, Manifest, PlanRecord, Predecessor
 from dordis.records.run_records import EVICTIONS, LEDGER, RECEIPTS, FailedAttempt, RunOutcome, RunRecords, StoredRun
 from dordis.rounds.app import check_keeps_state
@@ -199,9 +198,9 @@ class Run:
 
     @classmethod
     def _resumed(cls, job: Job, home: Population, path: Path, stored: StoredRun) -> "Run":
-        consistency.check_model(stored)
-        consistency.check_last(stored)
-        consistency.check_evidence(stored)
+        verification.check_model(stored)
+        verification.check_last(stored)
+        verification.check_evidence(stored)
         records = RunRecords.open(path)
         check_same(job.config, records)
         check_registry(home.registry, records)
@@ -220,9 +219,9 @@ class Run:
         Clients that the predecessor evicted stay evicted.  The predecessor cannot be resumed any more.
         """
         stored = run_records.load_run(predecessor)
-        consistency.check_model(stored)
-        consistency.check_last(stored)
-        spent = consistency.check_evidence(stored)
+        verification.check_model(stored)
+        verification.check_last(stored)
+        spent = verification.check_evidence(stored)
         check_succeeds(job, stored)
         before = RunRecords.open(predecessor)
         earlier = Ledger.open(predecessor / LEDGER, before.id) if job.design.proves else None
@@ -234,7 +233,7 @@ class Run:
         records = RunRecords.create(root, manifest, config)
         home.store(records.path)
         records.begin(state)
-        Evictions(records.path / EVICTIONS).inherit(stored.evictions, before.id.hex())
+        run_records.Evictions(records.path / EVICTIONS).inherit(stored.evictions, before.id.hex())
         budget = job.design.budget
         ledger = Ledger.succeed(earlier, records.path / LEDGER, records.id, budget) if earlier else None
         return cls(job, records, home, ledger)._alone()
@@ -320,7 +319,7 @@ class Run:
             protocol=job.protocol.name,
             clipping=next_clipping(self.records, Clipping.from_config(config.privacy.clip)),
             alignment=last.alignment if (last := self.records.last()) else None,
-            evictions=Evictions(self.records.path / EVICTIONS),
+            evictions=run_records.Evictions(self.records.path / EVICTIONS),
             interrupted=interrupted,
             on_failure=lambda failed: self._note_failure(failed, watch),
             on_receipt=lambda receipt: receipt.save(self.records.path / RECEIPTS),

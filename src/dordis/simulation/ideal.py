@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dordis.availability.dropout_models import DropoutSchedule
+from dordis.dropout_models import DropoutSchedule
 from dordis.errors import DordisError, InputError, UnusableUpdate
 from dordis.kernels.reals import add_weighted
 from dordis.kernels.ring import Vector

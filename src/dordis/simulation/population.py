@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from dordis.availability.dropout_models import Dropout, DropoutSchedule, in_given_order
 from dordis.config.schema import Simulation
 from dordis.crypto import kdf
+from dordis.dropout_models import Dropout, DropoutSchedule, in_given_order
 from dordis.durable_files import write_new
 from dordis.errors import InputError
 from dordis.identity.keys import Keys

@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 
 from dordis import wire
-from dordis.availability.dropout_models import NoDropout
 from dordis.config.schema import Simulation
+from dordis.dropout_models import NoDropout
 from dordis.errors import InputError
 from dordis.pipeline.executor import Timeline, serialise_exchange
 from dordis.pipeline.performance import PerformanceModel, Profile

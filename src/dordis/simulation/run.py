@@ -10,9 +10,9 @@ from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 
-from dordis.availability.dropout_models import Dropout, Rate
 from dordis.config.schema import Config, RunConfig, Simulation
 from dordis.crypto.suite import DEFAULT
+from dordis.dropout_models import Dropout, Rate
 from dordis.errors import InputError, MissingExtra
 from dordis.ledger.ledger import Ledger
 from dordis.privacy.encoding import SEED_BYTES, Entropy
@@ -30,9 +30,8 @@ from dordis.runs.job import Job
 from dordis.runs.plan import RoundPlan
 from dordis.runs.run import Run
 from dordis.runs.threat_model import check_survivable, count_dropouts
-from dordis.selection.balanced import EveryClient
 from dordis.selection.colluders import VRF
-from dordis.selection.selection import Selection
+from dordis.selection.selection import EveryClient, Selection
 from dordis.simulation.population import ARRIVALS, AppClients, Identities, SimulatedHome
 
 

@@ -11,7 +11,7 @@ import pytest
 from dordis.identity.authority import new_request
 from dordis.identity.certificates import load_certificate, new_tls_key
 from dordis.identity.keys import PrivateKeys, load_keys
-from dordis.identity.signed_registry import SignedRegistry
+from dordis.identity.registry import SignedRegistry
 from tests.cli.in_process import dordis
 
 PAGE = (Path(__file__).parents[3] / "docs" / "identities.md").read_text(encoding="utf-8")
@@ -62,7 +62,7 @@ def test_the_page_leads_from_nothing_to_three_clients(federation: Path) -> None:
         federation / "federation" / "registry.json", load_certificate(federation / "federation" / "ca.pem")
     )
     assert list(registry.registry) == [1, 2, 3]
-    assert registry.root().hex() in done("keys", "list", "federation", cwd=federation)
+    assert registry.registry.root().hex() in done("keys", "list", "federation", cwd=federation)
     assert json.loads(done("keys", "list", "server.key", "--json", cwd=federation))["id"] == "server"
 
 

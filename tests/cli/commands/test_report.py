@@ -11,8 +11,7 @@ import pytest
 from dordis.cli.commands.report import report
 from dordis.errors import InputError
 from dordis.owner.directory import ClientDirectory
-from dordis.records.queue import RunQueue
-from dordis.records.run_records import ConnectedClients, write_connected
+from dordis.records.server_status import ConnectedClients, RunQueue, write_connected
 from tests.cli.in_process import dordis
 from tests.network.local_server import enrol
 from tests.report.runs import make

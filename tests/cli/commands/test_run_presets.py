@@ -8,8 +8,7 @@ import pytest
 
 from dordis.apps.learning import Settings
 from dordis.cli.options import PRESETS
-from dordis.config import reading
-from dordis.config.presets import presets
+from dordis.config import read_presets, reading
 from tests.apps.learning import fixtures
 from tests.cli.in_process import dordis
 
@@ -27,7 +26,7 @@ SECTION_6_1 = {
 
 
 def test_the_help_names_every_preset():
-    assert {"digits", *PRESETS.split(", ")} == set(presets())
+    assert {"digits", *PRESETS.split(", ")} == set(read_presets())
 
 
 @pytest.mark.parametrize("name", SECTION_6_1)

@@ -10,7 +10,7 @@ import pytest
 from dordis.errors import DordisError, RoundFailed
 from dordis.owner.participation import FileParticipation
 from dordis.protocols.secagg.messages import CollectInput, DeliverShares, EncryptedShares, SharesDelivered
-from dordis.records.evictions import read_evictions
+from dordis.records.run_records import read_evictions
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 pytestmark = [pytest.mark.flower, pytest.mark.usefixtures("deployed")]

@@ -12,7 +12,7 @@ from dordis.ledger.ledger import verify_ledger
 from dordis.owner.policy import Policy
 from dordis.protocol import ClientId
 from dordis.records import run_records
-from dordis.selection.balanced import BalancedSelection
+from dordis.selection.selection import BalancedSelection
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 pytestmark = pytest.mark.flower

@@ -46,8 +46,8 @@ from dordis.apps.analytics.private_sum import (
 from dordis.apps.tables.columns import Columns, as_columns
 from dordis.apps.tables.description import Range, Table
 from dordis.errors import InputError
-from dordis.ledger.data_ledger import open_data_ledger
-from dordis.ledger.round_charge import RunCharge
+from dordis.ledger.combine_runs import open_data_ledger
+from dordis.ledger.entries import RunCharge
 from dordis.privacy import accounting, gdp
 from dordis.privacy.accounting import ReleaseCost
 from dordis.privacy.encoding import Entropy

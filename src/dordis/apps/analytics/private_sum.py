@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dordis.apps.tables.columns import as_texts
-from dordis.availability.dropout_models import RateDropout
+from dordis.dropout_models import RateDropout
 from dordis.errors import InputError
 from dordis.ledger.ledger import Ledger
 from dordis.privacy.accounting import (

@@ -30,7 +30,7 @@ from dordis.apps.analytics.private_sum import (
 from dordis.apps.histogram import project_to_simplex
 from dordis.apps.tables.columns import normalise
 from dordis.errors import InputError
-from dordis.ledger.data_ledger import open_data_ledger
+from dordis.ledger.combine_runs import open_data_ledger
 from dordis.ledger.ledger import Ledger
 from dordis.privacy import accounting
 from dordis.privacy.accounting import ReleaseCost, budget_warnings

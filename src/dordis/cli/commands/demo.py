@@ -70,7 +70,7 @@ def simulate_round(clients: int, dropped: int, epsilon: float, entropy: "Entropy
     """Run one round in which `dropped` random clients drop out, each at a random stage after sharing its keys."""
     import numpy as np
 
-    from dordis.availability.dropout_models import RateDropout
+    from dordis.dropout_models import RateDropout
     from dordis.privacy.encoding import SEED_BYTES
     from dordis.protocol import ClientId
     from dordis.protocols.secagg import SECAGG

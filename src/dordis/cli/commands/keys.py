@@ -134,7 +134,7 @@ def list_parties(
     authority = Authority(path, _now())
     registry, own = authority.registry, authority.certificate
     rows = [*_party_rows(authority)]
-    root = registry.root().hex() if registry.membership.members else ""
+    root = registry.registry.root().hex() if registry.membership.members else ""
     fields = {"authority": subject_name(own), "fingerprint": fingerprint(to_der(own)), "version": registry.version}
     heads = ("name", "id", "state", "certificate until", "signing key")
     print_result(

@@ -36,7 +36,7 @@ def verify_ledger(
     The epsilon of each client is computed again. The ledger of a run is also compared with the receipts and the records
     beside it.
     """
-    from dordis.ledger import consistency, ledger
+    from dordis.ledger import ledger, verification
     from dordis.records import run_records
     from dordis.records.run_records import LEDGER, MANIFEST
 
@@ -47,7 +47,7 @@ def verify_ledger(
         )
         summary = ledger.verify_ledger(file, run=_read_run_id(run), head=head)
         if stored is not None:
-            summary = consistency.check_evidence(stored) or summary
+            summary = verification.check_evidence(stored) or summary
     except OSError as error:
         raise InputError(f"cannot read the ledger {file}: {error.strerror}") from None
     how = stored.manifest.how if stored else ""
@@ -209,8 +209,7 @@ def read_registry(path: Path | None, authority: Path | None) -> "Registry | None
     None without a `path`.
     """
     from dordis.identity.certificates import load_certificate
-    from dordis.identity.registry import Registry
-    from dordis.identity.signed_registry import SignedRegistry
+    from dordis.identity.registry import Registry, SignedRegistry
 
     if path is None:
         return None

@@ -34,7 +34,7 @@ def init(
     """Write a commented configuration to edit."""
     from dordis.apps.tables.columns import read_header
     from dordis.apps.tables.description import write_template
-    from dordis.config.presets import preset_text
+    from dordis.config import preset_text
 
     text = preset_text(preset) if data is None else write_template(data, read_header(data))
     try:

@@ -111,22 +111,22 @@ def list_missed_deadlines(runs: list[dict[str, Any]]) -> list[list[str]]:
 
 def find_runs(path: Path) -> list[Path]:
     """Return the directories of runs, the oldest first: `path` itself, or the runs in a folder and in its queue."""
-    from dordis.records.queue import FILE, RunQueue
     from dordis.records.run_records import MANIFEST
+    from dordis.records.server_status import QUEUE, RunQueue
 
     if (path / MANIFEST).exists():
         return [path]
     found = {file.parent.resolve() for depth in ("*", "*/*") for file in path.glob(f"{depth}/{MANIFEST}")}
-    if (path / FILE).exists():
+    if (path / QUEUE).exists():
         found |= {Path(entry.run) for entry in RunQueue(path).entries().values() if entry is not None}
     return sorted((run for run in found if (run / MANIFEST).exists()), key=lambda run: run.name)
 
 
 def read_queue(path: Path) -> dict[str, str]:
     """Return `waits`, `begun` or `done` for each queued configuration in a folder; empty if it has no queue."""
-    from dordis.records.queue import FILE, RunQueue
+    from dordis.records.server_status import QUEUE, RunQueue
 
-    if not (path / FILE).exists():
+    if not (path / QUEUE).exists():
         return {}
     states = {None: "waits", True: "done", False: "begun"}
     return {name: states[None if entry is None else entry.over] for name, entry in RunQueue(path).entries().items()}
@@ -135,7 +135,7 @@ def read_queue(path: Path) -> dict[str, str]:
 def read_run_status(path: Path) -> dict[str, Any]:
     """Return the state of a run as JSON fields, from its files: rounds, clients, epsilon."""
     from dordis.durable_files import lock_holder
-    from dordis.records.run_records import read_connected
+    from dordis.records.server_status import read_connected
     from dordis.report.facts import read_facts
 
     (facts,) = read_facts([path])

@@ -88,7 +88,7 @@ def run(
     """
     from dordis.config import reading
     from dordis.durable_files import lock_directory
-    from dordis.ledger.data_ledger import PlannedRun
+    from dordis.ledger.combine_runs import PlannedRun
     from dordis.records.run_records import CONFIG
     from dordis.runs.job import plan_charge
     from dordis.simulation.run import prepare

@@ -89,7 +89,7 @@ def serve(
     """
     from dordis.network.deadlines import compile_kernels
     from dordis.network.log_lines import set_up_logging
-    from dordis.records.queue import RunQueue
+    from dordis.records.server_status import RunQueue
 
     if resume is not None and (config is not None or preset is not None or succeed is not None):
         raise InputError("a run is resumed as it was configured: give --resume without a configuration")

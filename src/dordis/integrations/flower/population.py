@@ -16,7 +16,8 @@ from msgspec import UNSET
 from dordis import wire
 from dordis.durable_files import write_new
 from dordis.errors import DordisError, InputError
-from dordis.identity.registry import Identity, Registry
+from dordis.identity.certificates import Identity
+from dordis.identity.registry import Registry
 from dordis.integrations.flower.exchange import FlowerExchange, GridTransport, NodeRefused, TrainMessages, open_reply
 from dordis.integrations.flower.messages import (
     RECORD,

@@ -6,17 +6,22 @@ to a round: a client gets neither the request at which it leaves nor any later o
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable
+import zipfile
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal, Protocol
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from dordis.availability.device_traces import BehaviourTrace, SlotTrace, Trace, read_behaviours, read_matrix
+from dordis.crypto.prg import SEED_BYTES
 from dordis.errors import InputError
 from dordis.protocol import ClientId, Message, requests_in
 from dordis.protocols import delivery
@@ -26,8 +31,6 @@ from dordis.rounds.invitation import Invite, Train
 
 EARLY = (Invite.__name__, Train.__name__)
 """Requests before the clients U of a round are fixed: a client that leaves at one of them is not in the round."""
-
-SEED_BYTES = 32
 Seed = int | bytes
 Stages = tuple[str, ...]
 """Requests of a protocol in order; a client that leaves at one answers neither this request nor any later one."""
@@ -104,7 +107,7 @@ class FedScale(_Kind, frozen=True, tag="fedscale"):
         if not 0 < self.stage_seconds * len(stages) <= self.seconds:
             raise InputError(f"{len(stages)} stages of {self.stage_seconds} s do not fit into {self.seconds} s a round")
         times = (self.seconds, self.stage_seconds, len(stages))
-        return _replay(BehaviourTrace(read_behaviours(Path(self.path)), *times), seed, stages, self.volatile)
+        return TraceReplay(BehaviourTrace(read_behaviours(Path(self.path)), *times), seed, stages, self.volatile)
 
 
 class Matrix(_Kind, frozen=True, tag="matrix"):
@@ -122,7 +125,7 @@ class Matrix(_Kind, frozen=True, tag="matrix"):
     def model(self, seed: Seed, stages: Stages) -> Dropout:
         """Read the file; return the availability and dropout of clients in a run by this model."""
         entries = read_matrix(Path(self.path), self.array)
-        return _replay(SlotTrace(entries.T if self.rows == "slots" else entries), seed, stages, self.volatile)
+        return TraceReplay(SlotTrace(entries.T if self.rows == "slots" else entries), seed, stages, self.volatile)
 
 
 DropoutModel = NoDropout | Rate | StageRates | FedScale | Matrix
@@ -176,16 +179,132 @@ class StageDropout:
         return {u: self.stages[int(row.argmax())] for u, row in zip(everyone, below, strict=True) if row.any()}
 
 
+class Behaviour(msgspec.Struct, frozen=True):
+    """One device of a FedScale trace: seconds at which it became active and inactive, and the length of the trace."""
+
+    active: tuple[float, ...]
+    inactive: tuple[float, ...]
+    finish_time: float
+
+    def is_active(self, seconds: float) -> bool:
+        """Tell whether the device is active `seconds` after the start of the trace, which repeats."""
+        now = seconds % self.finish_time
+        latest = bisect_right(self.active, now) - 1
+        return latest >= 0 and now <= self.inactive[latest]
+
+
+@dataclass(frozen=True)
+class BehaviourTrace:
+    """A trace with times: a device must be active at the moment of each request."""
+
+    devices: Sequence[Behaviour]
+    seconds: float
+    stage_seconds: float
+    stages: int
+
+    @cached_property
+    def changes(self) -> Sequence[int]:
+        """Return how often the availability of each device changed in one pass of its trace."""
+        return [2 * len(device.active) for device in self.devices]
+
+    def available(self, device: int, index: int) -> bool:
+        """Tell whether a device is active when a round begins."""
+        return self.devices[device].is_active(index * self.seconds)
+
+    def leaves(self, device: int, index: int, lot: int) -> int | None:
+        """Return the first stage at whose request a device is inactive, or None."""
+        start, is_active = index * self.seconds, self.devices[device].is_active
+        return next((stage for stage in range(self.stages) if not is_active(start + stage * self.stage_seconds)), None)
+
+
+@dataclass(frozen=True, eq=False)
+class SlotTrace:
+    """Availability of devices in slots, one a round; a device unavailable in the next slot leaves at a random stage."""
+
+    entries: npt.NDArray[np.int8]
+
+    def __post_init__(self) -> None:
+        if self.entries.shape[1] < 2:
+            raise InputError("a matrix of availability has at least two slots: devices leave between slots")
+
+    @cached_property
+    def changes(self) -> Sequence[int]:
+        """Return how often the availability of each device changed between slots."""
+        there = self.entries == 1
+        counts: list[int] = (there[:, 1:] != there[:, :-1]).sum(axis=1).tolist()
+        return counts
+
+    def available(self, device: int, index: int) -> bool:
+        """Tell whether a device is available in a round's slot."""
+        return bool(self.entries[device, self._slot(index)] == 1)
+
+    def leaves(self, device: int, index: int, lot: int) -> int | None:
+        """Return stage 0 if the device is unavailable in this slot, `lot` if in the next slot only, else None."""
+        if not self.available(device, index):
+            return 0
+        return None if self.entries[device, self._slot(index) + 1] == 1 else lot
+
+    def _slot(self, index: int) -> int:
+        return int(index % (self.entries.shape[1] - 1))  # the last slot has no next slot
+
+
+Trace = BehaviourTrace | SlotTrace
+
+
+def read_behaviours(path: Path) -> list[Behaviour]:
+    """Return the devices of a FedScale behaviour trace; raise InputError if the file is not one.
+
+    The file is a JSON object of devices, each with `active`, `inactive` and `finish_time`.
+    """
+    try:
+        devices = msgspec.json.decode(path.read_bytes(), type=dict[str, Behaviour])
+    except OSError as error:
+        raise InputError(f"the behaviour trace {path} cannot be read: {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not a behaviour trace: {error}") from None
+    if not devices:
+        raise InputError(f"the behaviour trace {path} has no devices")
+    for name, device in devices.items():
+        check_behaviour(path, name, device)
+    return list(devices.values())
+
+
+def read_matrix(path: Path, array: str) -> npt.NDArray[np.int8]:
+    """Return the matrix of 1, 0 and -1 from an npz; raise InputError if there is none."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            entries = np.asarray(arrays[array])
+    except KeyError:
+        raise InputError(f"there is no array '{array}' in {path}") from None
+    except (OSError, EOFError, ValueError, TypeError, IndexError, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(f"the availability matrix {path} cannot be read as an npz: {error}") from None
+    if entries.ndim != 2 or min(entries.shape) < 1 or not np.isin(entries, (-1, 0, 1)).all():
+        raise InputError(f"'{array}' in {path} must be a matrix of slots and devices, of 1, 0 and -1 only")
+    return entries.astype(np.int8)
+
+
+def check_behaviour(path: Path, name: str, device: Behaviour) -> None:
+    """Raise InputError unless the active and inactive times of a device alternate within its trace."""
+    times = [time for pair in zip(device.active, device.inactive, strict=False) for time in pair]
+    if len(device.active) != len(device.inactive):
+        raise InputError(f"device '{name}' of {path} must have as many 'inactive' times as 'active' ones")
+    bounds = [0.0, *times, device.finish_time]
+    if not device.finish_time > 0 or not all(before <= after for before, after in pairwise(bounds)):
+        raise InputError(f"the times of device '{name}' of {path} do not ascend from 0 to its 'finish_time'")
+
+
 @dataclass(frozen=True)
 class TraceReplay:
     """Every client behaves like one device of a trace; the seed shuffles the assignment of devices to ids.
 
-    If there are more clients than devices, several clients have the same device.
+    If there are more clients than devices, several clients have the same device.  With `volatile`, only that many
+    clients take part: those whose devices change their availability most often.
     """
 
     trace: Trace
     seed: Seed
     stages: Stages
+    volatile: int | None = None
 
     @cached_property
     def _order(self) -> list[int]:
@@ -196,7 +315,10 @@ class TraceReplay:
         return self._order[client % len(self._order)]
 
     def available(self, index: int, clients: Collection[ClientId]) -> frozenset[ClientId]:
-        """Return the clients whose devices were available."""
+        """Return the clients whose devices were available; with `volatile`, those of the most volatile clients."""
+        if self.volatile is not None:
+            changes = self.trace.changes
+            clients = sorted(clients, key=lambda u: (-changes[self.device(u)], u))[: self.volatile]
         return frozenset(u for u in clients if self.trace.available(self.device(u), index))
 
     def leaving(self, index: int, clients: Collection[ClientId]) -> dict[ClientId, str]:
@@ -205,24 +327,6 @@ class TraceReplay:
         lots = _generator(self.seed, index, _LEAVING).integers(len(self.stages), size=len(everyone)).tolist()
         places = {u: self.trace.leaves(self.device(u), index, lot) for u, lot in zip(everyone, lots, strict=True)}
         return {u: self.stages[place] for u, place in places.items() if place is not None}
-
-
-@dataclass(frozen=True)
-class MostVolatile:
-    """Only `count` clients take part: those whose devices change their availability most often."""
-
-    replay: TraceReplay
-    count: int
-
-    def available(self, index: int, clients: Collection[ClientId]) -> frozenset[ClientId]:
-        """Return the available ones of the `count` most volatile clients."""
-        changes = self.replay.trace.changes
-        ranked = sorted(clients, key=lambda u: (-changes[self.replay.device(u)], u))
-        return self.replay.available(index, ranked[: self.count])
-
-    def leaving(self, index: int, clients: Collection[ClientId]) -> dict[ClientId, str]:
-        """Return the clients whose devices become unavailable in the round, each with the first missed request."""
-        return self.replay.leaving(index, clients)
 
 
 def check_stages(stages: Collection[str], known: Stages) -> None:
@@ -238,11 +342,6 @@ def check_rate(rate: float) -> None:
     """Raise InputError unless a rate is in 0..1."""
     if not 0 <= rate <= 1:
         raise InputError(f"a dropout rate lies in 0..1, not at {rate}")
-
-
-def _replay(trace: Trace, seed: Seed, stages: Stages, volatile: int | None) -> Dropout:
-    replay = TraceReplay(trace, seed, stages)
-    return replay if volatile is None else MostVolatile(replay, volatile)
 
 
 def _generator(seed: Seed, index: int, purpose: int) -> np.random.Generator:

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from dordis.ledger.charged_rounds import ChargedRounds, LedgerRound
 from dordis.ledger.client_spending import Account, Budget
-from dordis.ledger.round_charge import outcome_from_output
+from dordis.ledger.entries import ChargedRounds, LedgerRound, outcome_from_output
 from tests.ledger.charged_rounds import DELTA, charge_of, ended, parameters_of
 from tests.runs.cohorts import RUN
 

@@ -7,12 +7,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from dordis.availability.dropout_models import (
+from dordis.dropout_models import (
     DropoutModel,
     DropoutSchedule,
     FedScale,
     Matrix,
-    MostVolatile,
     NoDropout,
     Rate,
     StageRates,
@@ -206,11 +205,10 @@ def test_a_matrix_may_have_its_devices_in_rows(matrix, tmp_path):
 
 def test_only_the_most_volatile_take_part(trace, matrix):
     always = FedScale(str(trace), volatile=1).model(SEED, STAGES)
-    assert isinstance(always, MostVolatile)
-    assert always.available(0, range(4)) == {device_of(always.replay)[3]}  # six changes
+    assert always.available(0, range(4)) == {device_of(always)[3]}  # six changes
     some = Matrix(str(matrix), volatile=2).model(SEED, STAGES)
-    client = device_of(some.replay)
-    assert some.replay.trace.changes == [1, 2, 1, 3]
+    client = device_of(some)
+    assert some.trace.changes == [1, 2, 1, 3]
     shown = [some.available(index, range(4)) for index in range(4)]
     assert shown == [{client[1]}, {client[3]}, {client[1]}, {client[1], client[3]}]
     assert some.leaving(1, [client[3]]).keys() == {client[3]}

@@ -1,5 +1,9 @@
-"""A queue of runs: the configurations of a folder, run one after the other in the order of their names."""
+"""Files of a server beside the records of its runs: the queue of runs, connected clients, complaints of assisted runs.
 
+The queue is a folder of configurations, which run one after the other in the order of their names.
+"""
+
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,10 +11,15 @@ import msgspec
 
 from dordis.durable_files import write_atomically
 from dordis.errors import InputError
+from dordis.protocol import ClientId
+from dordis.protocols.assisted.disputes import Complaints
 from dordis.records.run_records import MANIFEST
+from dordis.rounds.arrivals import COMPLAINTS, decode_standing
 
-FILE = "queue.json"
-"""Name of the file in the folder that lists the begun runs by configuration."""
+QUEUE = "queue.json"
+"""Name of the file in the folder of a queue that lists the begun runs by configuration."""
+CONNECTED = "connected.json"
+"""Name of the file in a run's directory that lists the connected clients."""
 
 
 class QueuedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,11 +66,41 @@ class RunQueue:
         self._write(begun | {name: QueuedRun(begun[name].run, over=True)})
 
     def _begun(self) -> dict[str, QueuedRun]:
-        path = self.folder / FILE
+        path = self.folder / QUEUE
         try:
             return msgspec.json.decode(path.read_bytes(), type=dict[str, QueuedRun]) if path.exists() else {}
         except msgspec.DecodeError as error:
             raise InputError(f"{path} is not what dordis wrote: {error}; remove it to run all again") from None
 
     def _write(self, begun: dict[str, QueuedRun]) -> None:
-        write_atomically(self.folder / FILE, msgspec.json.format(msgspec.json.encode(begun), indent=2) + b"\n")
+        write_atomically(self.folder / QUEUE, msgspec.json.format(msgspec.json.encode(begun), indent=2) + b"\n")
+
+
+class ConnectedClients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The clients connected to the server of a deployed run at the latest round, and the deadlines clients missed."""
+
+    clients: tuple[int, ...] = ()
+    missed: dict[ClientId, dict[str, int]] = {}
+    """By client and request: the number of rounds in which the client missed the deadline of the request."""
+
+
+def write_connected(path: Path, connected: ConnectedClients) -> None:
+    """Write the connected clients of a deployed run to a file for `dordis status`; a full disk is ignored."""
+    if connected == read_connected(path):
+        return
+    with contextlib.suppress(OSError):
+        write_atomically(path / CONNECTED, msgspec.json.encode(connected) + b"\n")
+
+
+def read_connected(path: Path) -> ConnectedClients:
+    """Return the connected clients at the latest round; empty if the run is not deployed."""
+    try:
+        return msgspec.json.decode((path / CONNECTED).read_bytes(), type=ConnectedClients)
+    except (OSError, msgspec.DecodeError):
+        return ConnectedClients()
+
+
+def read_complaints(run: Path) -> Complaints:
+    """Read the complaints of an assisted run from its directory; none if there is no file."""
+    path = run / COMPLAINTS
+    return decode_standing(path.read_bytes(), Complaints, path) if path.exists() else Complaints()

@@ -1,1 +1,0 @@
-"""Availability and dropout of simulated clients: models by rates, and traces of real devices."""
