@@ -72,7 +72,7 @@ INVITATION_FITS = "dordis.rounds.invitation.check_fits"
 TERMS = "dordis.rounds.terms.check_terms"
 TERMS_KEPT = "dordis.rounds.terms.check_terms_kept"
 PINNED = "dordis.owner.owner.check_pinned"
-VERIFY = "dordis.protocols.secagg.statements.verify"
+VERIFY = "dordis.protocols.secagg.checks.verify_statement"
 
 DUE = "dordis.protocols.escrow.Escrow.releases"
 FRESH_SECRETS = "dordis.protocols.secagg.client.SecAggClient._make_secrets"

@@ -31,7 +31,7 @@ from dordis.protocols.distributed_noise import NoisyInput
 from dordis.protocols.encoded_sums import DistributedDP, encoding_of
 from dordis.protocols.parameters import MALICIOUS, Parameters, table_hash
 from dordis.protocols.secagg import SECAGG_PLUS, SecAggClient
-from dordis.protocols.secagg.state import SecAggState
+from dordis.protocols.secagg.client import SecAggState
 from dordis.protocols.summing import SummingProtocol
 from dordis.rounds.app import AppForm, FixedClient, RoundInfo
 from dordis.rounds.client import Client

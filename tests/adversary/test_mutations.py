@@ -18,7 +18,7 @@ from dordis.privacy.records.accounting import SampledEvents
 from dordis.protocols import cohort, delivery, limits, parameters, summing
 from dordis.protocols.assisted import checks as assisted_checks
 from dordis.protocols.assisted import parameters as assisted_parameters
-from dordis.protocols.secagg import checks, statements
+from dordis.protocols.secagg import checks
 from dordis.protocols.secagg.client import SecAggClient
 from dordis.rounds import arrivals, impossible_sums, invitation, terms
 from dordis.rounds import catch_up as missed
@@ -217,4 +217,4 @@ def test_every_check_is_in_some_attacks_way() -> None:
     }
     tried = {name for attack in ATTACKS for name in (*attack.checks, *attack.overlapping)}
     assert guards - tried == ALLOWED
-    assert statements.verify is pkgutil.resolve_name(names.VERIFY)
+    assert checks.verify_statement is pkgutil.resolve_name(names.VERIFY)
