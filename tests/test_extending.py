@@ -51,7 +51,7 @@ def test_a_mechanism_a_strategy_and_a_protocol_are_one_line_in_one_table():
     tables = {
         "privacy/mechanisms/__init__.py": "dordis.privacy.mechanisms.distributed_discrete_gaussian:DDGauss",
         "privacy/strategies.py": "TABLE = (XNoise, Orig, Early,",
-        "protocols/table.py": "dordis.protocols.plaintext:PLAINTEXT",
+        "protocols/__init__.py": "dordis.protocols.plaintext:PLAINTEXT",
     }
     source = ROOT / "src" / "dordis"
     for table, line in tables.items():

@@ -39,7 +39,6 @@ ELSEWHERE = {
     "protocols/cohort.py": "protocols/test_parameters.py",
     "protocols/costs.py": "owner/test_owner.py",
     "protocols/one_message.py": "protocols/test_open_arrival.py",
-    "protocols/summing.py": "protocols/test_distributed_noise.py",
     "records/manifest.py": "records/test_run_records.py",
     "report/facts.py": "report/test_page.py",
     "report/figures.py": "report/test_page.py",

@@ -21,9 +21,9 @@ from dordis.ledger.round_charge import Charge
 from dordis.privacy.mechanisms import TABLE
 from dordis.privacy.xnoise_components import removal_context
 from dordis.protocol import ClientId
+from dordis.protocols import SUMMING, summing_protocol
 from dordis.protocols.parameters import Parameters, check_rules
 from dordis.protocols.summing import SummingProtocol
-from dordis.protocols.table import SUMMING, summing_protocol
 from dordis.records.run_records import LEDGER, REGISTRY, StoredRun
 
 

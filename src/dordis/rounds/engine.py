@@ -30,7 +30,6 @@ from dordis.protocols.delivery import DeliveryServer, Dispatch
 from dordis.protocols.distributed_noise import ChunkOutput, PrivateChunk, PrivateServer
 from dordis.protocols.encoded_sums import Aggregate, DecodedChunk, DistributedDP
 from dordis.protocols.parameters import Parameters
-from dordis.protocols.replies import collect
 from dordis.protocols.summing import (
     SummingChunk,
     SummingProtocol,
@@ -38,6 +37,7 @@ from dordis.protocols.summing import (
     SummingSetup,
     VerifyClient,
     accept_any_client,
+    collect,
 )
 from dordis.protocols.vector_backend import HERE, Vectors
 from dordis.rounds.arrivals import Arrivals, ArrivalStore

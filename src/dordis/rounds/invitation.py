@@ -25,8 +25,7 @@ from dordis.protocols.limits import (
     SMALLEST_PIECE,
 )
 from dordis.protocols.parameters import INDEX_BYTES, RUN_BYTES, Parameters
-from dordis.protocols.replies import collect
-from dordis.protocols.summing import SummingProtocol
+from dordis.protocols.summing import SummingProtocol, collect
 from dordis.rounds import model as models
 from dordis.rounds.app import AppForm, RoundInfo, told_number
 from dordis.rounds.model import ModelBytes

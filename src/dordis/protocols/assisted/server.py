@@ -40,15 +40,16 @@ from dordis.protocols.assisted.messages import (
 )
 from dordis.protocols.assisted.parameters import AssistedParameters
 from dordis.protocols.escrow import SECRET_BYTES
+from dordis.protocols.one_message import check_arrived
 from dordis.protocols.parameters import pack_words, unpack_words
-from dordis.protocols.replies import collect, of_kind
 from dordis.protocols.summing import (
     ChunkSum,
     SummingChunk,
     SummingServer,
     SummingSetup,
-    check_arrived,
+    collect,
     helper_keys,
+    of_kind,
 )
 
 PIECE = 1 << 20

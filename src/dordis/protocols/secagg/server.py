@@ -17,9 +17,8 @@ from dordis.errors import ProtocolError, TooFewClients, Unrecoverable
 from dordis.kernels.ring import Vector
 from dordis.protocol import ClientId, Flow, Message, Replies, Resource, Step, requests_in
 from dordis.protocols import parameters as rules
-from dordis.protocols.cohort import CohortParameters
+from dordis.protocols.cohort import CohortParameters, ensure_enough
 from dordis.protocols.escrow import Releases
-from dordis.protocols.replies import catch, collect, ensure_enough
 from dordis.protocols.secagg import checks, masking, messages, secret_recovery
 from dordis.protocols.secagg.checks import Registry
 from dordis.protocols.secagg.masking import FIRST_DEPOSITED, KEY, KEY_BYTES, SELF_MASK, split
@@ -37,7 +36,7 @@ from dordis.protocols.secagg.messages import (
     survivors_statement,
 )
 from dordis.protocols.secagg.setup import SetupServer
-from dordis.protocols.summing import ChunkSum, Leaving, SummingChunk, SummingServer
+from dordis.protocols.summing import ChunkSum, Leaving, SummingChunk, SummingServer, catch, collect
 from dordis.protocols.vector_backend import Accumulator
 
 Reply = TypeVar("Reply", MaskedInput, Agreement, Unmasking, NoiseShares)

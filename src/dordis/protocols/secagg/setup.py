@@ -9,8 +9,7 @@ import numpy.typing as npt
 from dordis.crypto.suite import Suite
 from dordis.errors import ProtocolError, Unrecoverable
 from dordis.protocol import ClientId, Flow, Resource, Step
-from dordis.protocols.cohort import CohortParameters
-from dordis.protocols.replies import collect, ensure_enough
+from dordis.protocols.cohort import CohortParameters, ensure_enough
 from dordis.protocols.secagg import checks
 from dordis.protocols.secagg.checks import Registry
 from dordis.protocols.secagg.masking import (
@@ -32,7 +31,7 @@ from dordis.protocols.secagg.messages import (
     SharesDelivered,
     shares_statement,
 )
-from dordis.protocols.summing import SummingSetup
+from dordis.protocols.summing import SummingSetup, collect
 
 Fits = npt.NDArray[np.bool_]
 
