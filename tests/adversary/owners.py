@@ -15,8 +15,8 @@ from dordis.privacy import gdp, scaling
 from dordis.privacy.clipping import clipping_bit
 from dordis.privacy.encoding import Grid
 from dordis.privacy.mechanisms.distributed_skellam import DSkellam
-from dordis.privacy.records.encoding import RecordEncoding
-from dordis.privacy.records.encoding import sensitivity as record_sensitivity
+from dordis.privacy.record_encoding import RecordEncoding
+from dordis.privacy.record_encoding import sensitivity as record_sensitivity
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols.costs import round_cost
 from dordis.protocols.encoded_sums import encoding_of

@@ -14,7 +14,7 @@ from dordis import protocol, wire
 from dordis.ledger import combine_runs, consistency, receipt, verification
 from dordis.owner import directory, journal, manifest_checks, owner, participation, policy
 from dordis.owner import receipts as kept_receipts
-from dordis.privacy.records.accounting import SampledEvents
+from dordis.privacy.record_accounting import SampledEvents
 from dordis.protocols import cohort, delivery, limits, parameters, summing
 from dordis.protocols.assisted import checks as assisted_checks
 from dordis.protocols.assisted import parameters as assisted_parameters

@@ -14,9 +14,8 @@ from dordis import wire
 from dordis.errors import DordisError
 from dordis.kernels.packing import pack
 from dordis.privacy import scaling
-from dordis.privacy.encoding import Grid
+from dordis.privacy.encoding import Grid, quantise
 from dordis.privacy.mechanisms.distributed_skellam import DSkellam
-from dordis.privacy.quantising import quantise
 from dordis.protocol import MemoryJournal, Message
 from dordis.protocols.delivery import Dispatch
 from dordis.protocols.encoded_sums import encoding_of

@@ -14,7 +14,7 @@ import msgspec
 
 from dordis.errors import LedgerDamaged
 from dordis.ledger.round_charge import Charge, ChunkOutcome
-from dordis.privacy.records.accounting import SampledEvents
+from dordis.privacy.record_accounting import SampledEvents
 
 _FRACTION = re.compile(r"[0-9]{1,40}(/[0-9]{1,40})?")
 _LINE = re.compile(rb'(\{[^\n]*),"check":"([0-9a-f]{64})"\}\n')

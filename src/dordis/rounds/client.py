@@ -18,7 +18,7 @@ from dordis.kernels.ring import Vector
 from dordis.privacy.clipping import CLIPPING_BIT
 from dordis.privacy.encoding import Entropy
 from dordis.privacy.mechanisms.mechanism import Mechanism
-from dordis.privacy.records.encoding import RecordEncoding
+from dordis.privacy.record_encoding import RecordEncoding
 from dordis.protocol import ClientId, Journal, MemoryJournal, Message
 from dordis.protocols import parameters as rules
 from dordis.protocols.delivery import DeliveryClient, Dispatch, Store

@@ -15,7 +15,7 @@ from dordis.privacy.clipping import Clipping
 from dordis.privacy.mechanisms import load_mechanism
 from dordis.privacy.mechanisms.distributed_skellam import DSkellam
 from dordis.privacy.projection import AUTO, OFF
-from dordis.privacy.records.accounting import RecordSampling, count_events, sampling_word
+from dordis.privacy.record_accounting import RecordSampling, count_events, sampling_word
 from dordis.privacy.setting import Setting
 from dordis.protocols import summing_protocol
 from dordis.protocols.parameters import MALICIOUS

@@ -16,7 +16,7 @@ from dordis import protocol_driver as drive
 from dordis.crypto import signature
 from dordis.crypto.suite import DEFAULT
 from dordis.errors import Aborted, InvalidSignature, ProtocolError
-from dordis.privacy.quantising import LEVELS
+from dordis.privacy.encoding import LEVELS
 from dordis.protocols.cohort import agree_on
 from dordis.protocols.distributed_noise import PrivateServer
 from dordis.protocols.encoded_sums import DistributedDP

@@ -23,7 +23,7 @@ from dordis.apps.audit.variance import variance_test
 from dordis.errors import InputError
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.encoding import Entropy, Reals
-from dordis.privacy.records.accounting import RecordSampling, count_events, sampling_word
+from dordis.privacy.record_accounting import RecordSampling, count_events, sampling_word
 from dordis.privacy.scaling import Floats
 from dordis.privacy.setting import Setting
 from dordis.privacy.strategies import XNoise

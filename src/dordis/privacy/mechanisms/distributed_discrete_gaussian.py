@@ -20,11 +20,10 @@ import numpy.typing as npt
 from dordis.crypto import prg
 from dordis.errors import InputError, ParametersRefused
 from dordis.kernels.ring import Vector
-from dordis.privacy.accounting import DiscreteGaussianSum
+from dordis.privacy.accounting import LEAST_SCALE, DiscreteGaussianSum
 from dordis.privacy.encoding import SEED_BYTES, Entropy, Grid, Reals
 from dordis.privacy.mechanisms.mechanism import Mechanism, check_bound, grid_from_plan
 from dordis.privacy.planning import Plan
-from dordis.privacy.renyi import LEAST_SCALE
 from dordis.privacy.scaling import Sensitivity
 from dordis.privacy.skellam_noise import check_variance
 from dordis.privacy.xnoise_components import Scheme, parse_variance

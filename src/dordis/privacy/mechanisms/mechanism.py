@@ -15,11 +15,11 @@ import msgspec
 
 from dordis.errors import InputError, ParametersRefused
 from dordis.kernels.ring import Vector
-from dordis.privacy import encoding, planning, quantising, scaling
+from dordis.privacy import encoding, planning, scaling
 from dordis.privacy.accounting import Event, SkellamSum
 from dordis.privacy.encoding import Entropy, Grid, Reals
 from dordis.privacy.planning import Plan
-from dordis.privacy.records.encoding import Integers
+from dordis.privacy.record_encoding import Integers
 from dordis.privacy.scaling import MOST_BITS, Floats, Sensitivity
 from dordis.privacy.setting import Setting
 from dordis.privacy.skellam_noise import SKELLAM, NoiseLaw
@@ -124,7 +124,7 @@ class Mechanism(msgspec.Struct, frozen=True):
     @property
     def delivered_bits(self) -> int:
         """Return the bits to which each coordinate of the sum is quantised for delivery; 0: it is not quantised."""
-        return quantising.BITS if self.grid.buckets and self.is_decoded_by_chunk else 0
+        return encoding.DELIVERED_BITS if self.grid.buckets and self.is_decoded_by_chunk else 0
 
     @property
     def is_decoded_by_chunk(self) -> bool:
