@@ -14,7 +14,7 @@ from dordis.owner.policy import RECORD, Policy
 from dordis.privacy import gdp, scaling
 from dordis.privacy.clipping import clipping_bit
 from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.privacy.mechanisms.distributed import DSkellam
 from dordis.privacy.record_encoding import RecordEncoding
 from dordis.privacy.record_encoding import sensitivity as record_sensitivity
 from dordis.privacy.xnoise_components import Scheme

@@ -22,7 +22,7 @@ from dordis.owner.participation import MemoryParticipation, Participation
 from dordis.owner.policy import Policy
 from dordis.privacy import scaling
 from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.privacy.mechanisms.distributed import DSkellam
 from dordis.privacy.scaling import Floats
 from dordis.protocol import ClientId, Journal
 from dordis.protocols.cohort import agree_on

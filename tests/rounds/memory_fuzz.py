@@ -15,7 +15,7 @@ from dordis.errors import DordisError
 from dordis.kernels.packing import pack
 from dordis.privacy import scaling
 from dordis.privacy.encoding import Grid, quantise
-from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.privacy.mechanisms.distributed import DSkellam
 from dordis.protocol import MemoryJournal, Message
 from dordis.protocols.delivery import Dispatch
 from dordis.protocols.encoded_sums import encoding_of

@@ -30,7 +30,7 @@ from dordis.ledger.release_cost import (
 )
 from dordis.privacy import accounting
 from dordis.privacy.accounting import ReleaseCost
-from dordis.privacy.mechanisms.mechanism import Mechanism
+from dordis.privacy.mechanisms import Mechanism
 from dordis.privacy.scaling import Sensitivity
 from dordis.privacy.xnoise_components import NoisePlan, Scheme, removal_context
 from dordis.protocol import ClientId

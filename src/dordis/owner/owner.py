@@ -7,7 +7,7 @@ from dordis.errors import ParametersRefused
 from dordis.owner.participation import Costs, Limits, MemoryTrainings, OwnerBudget, Participation, check_budget
 from dordis.owner.policy import Policy, check_pieces
 from dordis.owner.receipts import KeptReceipts
-from dordis.privacy.mechanisms.mechanism import Mechanism
+from dordis.privacy.mechanisms import Mechanism
 from dordis.protocol import ClientId
 from dordis.protocols.costs import RoundCost, round_cost
 from dordis.protocols.parameters import Parameters

@@ -13,7 +13,7 @@ import msgspec
 from dordis.errors import InputError, ParametersRefused
 from dordis.owner.participation import OwnerBudget
 from dordis.privacy.further_releases import LARGEST_SCALE
-from dordis.privacy.mechanisms.mechanism import Mechanism
+from dordis.privacy.mechanisms import Mechanism
 from dordis.privacy.record_accounting import WORD
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols.costs import least_variance, noise_ratios

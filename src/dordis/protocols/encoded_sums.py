@@ -31,8 +31,7 @@ from dordis.privacy.encoding import (
     unrotate_sum,
 )
 from dordis.privacy.further_releases import FurtherRelease, FurtherSum
-from dordis.privacy.mechanisms import find_builtin_mechanism
-from dordis.privacy.mechanisms.mechanism import Mechanism, NoiseFrom, check_folding
+from dordis.privacy.mechanisms import Mechanism, NoiseFrom, check_folding, find_builtin_mechanism
 from dordis.privacy.record_encoding import Integers, RecordEncoding, encode_sum, sensitivity
 from dordis.privacy.scaling import BLOCKS_FROM, Floats, Sensitivity, block_size
 from dordis.privacy.skellam_noise import SKELLAM

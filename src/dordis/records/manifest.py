@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from dordis.privacy.further_releases import FurtherValue
-from dordis.privacy.mechanisms.mechanism import NoiseFrom
+from dordis.privacy.mechanisms import NoiseFrom
 from dordis.privacy.record_accounting import SampledEvents
 from dordis.protocols.parameters import Assistance
 

@@ -15,7 +15,7 @@ import msgspec
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import InputError
 from dordis.pipeline.executor import Compute, Timeline, execute_async, run_in_thread
-from dordis.privacy.mechanisms.mechanism import Mechanism
+from dordis.privacy.mechanisms import Mechanism
 from dordis.protocol import (
     ClientId,
     Flow,

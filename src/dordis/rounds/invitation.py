@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
 from dordis.errors import MalformedMessage, ParametersRefused, ProtocolError, UnexpectedRequest
-from dordis.privacy.mechanisms.mechanism import Mechanism
+from dordis.privacy.mechanisms import Mechanism
 from dordis.protocol import ClientId, Flow, Message, ProtocolServer, Replies, Requests, Resource, Step
 from dordis.protocols.limits import (
     FEW_PIECES,

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from dordis.errors import ParametersRefused
-from dordis.privacy.mechanisms.mechanism import Mechanism
+from dordis.privacy.mechanisms import Mechanism
 from dordis.privacy.record_encoding import RecordEncoding
 from dordis.protocols.costs import round_cost
 from dordis.protocols.parameters import Parameters

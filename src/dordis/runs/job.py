@@ -13,7 +13,7 @@ from dordis.owner.policy import CLIENT, RECORD
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.clipping import Clipping
 from dordis.privacy.mechanisms import load_mechanism
-from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.privacy.mechanisms.distributed import DSkellam
 from dordis.privacy.projection import AUTO, OFF
 from dordis.privacy.record_accounting import RecordSampling, count_events, sampling_word
 from dordis.privacy.setting import Setting

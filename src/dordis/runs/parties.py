@@ -11,7 +11,7 @@ from dordis.owner.owner import Owner
 from dordis.owner.participation import MemoryTrainings, Participation
 from dordis.owner.policy import CLIENT, RECORD, Policy
 from dordis.owner.receipts import KeptReceipts
-from dordis.privacy.mechanisms.mechanism import Mechanism
+from dordis.privacy.mechanisms import Mechanism
 from dordis.privacy.record_accounting import WORD
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import Assistance

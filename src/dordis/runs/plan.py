@@ -22,9 +22,15 @@ from dordis.privacy.accounting import (
 )
 from dordis.privacy.clipping import CLIPPING_BIT
 from dordis.privacy.encoding import DISTORTION, chunk_ends
-from dordis.privacy.mechanisms import find_builtin_mechanism
-from dordis.privacy.mechanisms.distributed_skellam import DSkellam
-from dordis.privacy.mechanisms.mechanism import Mechanism, NoiseFrom, NoiseVariances, check_folding, mechanism_name
+from dordis.privacy.mechanisms import (
+    Mechanism,
+    NoiseFrom,
+    NoiseVariances,
+    check_folding,
+    find_builtin_mechanism,
+    mechanism_name,
+)
+from dordis.privacy.mechanisms.distributed import DSkellam
 from dordis.privacy.planning import XNOISE, Plan
 from dordis.privacy.projection import Alignment, Saving
 from dordis.privacy.record_accounting import SampledEvents

@@ -6,7 +6,7 @@ import pytest
 
 from dordis.apps.audit import audit_records, toy_record_design
 from dordis.errors import InputError
-from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.privacy.mechanisms.distributed import DSkellam
 from dordis.privacy.skellam_noise import SKELLAM
 from dordis.rounds import records as sampled_records
 from tests.apps.audit.test_auditor import entropy_of, times

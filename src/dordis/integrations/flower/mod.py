@@ -43,7 +43,7 @@ from dordis.integrations.flower.training import CallNext, FlowerApp, check_recor
 from dordis.network.timed_training import user_code_for
 from dordis.owner.policy import Policy
 from dordis.privacy.encoding import Entropy
-from dordis.privacy.mechanisms.mechanism import Mechanism
+from dordis.privacy.mechanisms import Mechanism
 from dordis.protocol import ClientId, Message, Role
 from dordis.protocols import SUMMING, summing_protocol
 from dordis.protocols.assisted.helper import AssistedHelper, HelperPolicy, HelperStore
