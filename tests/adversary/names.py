@@ -78,7 +78,7 @@ DUE = "dordis.protocols.escrow.Escrow.releases"
 FRESH_SECRETS = "dordis.protocols.secagg.client.SecAggClient._make_secrets"
 COMMITTED_SECRET = "dordis.protocols.secagg.server.ChunkServer._is_right"  # noqa: S105
 COMMITTED_SEED = "dordis.protocols.secagg.server.ChunkServer._is_committed"
-UPLOAD_FORMAT = "dordis.kernels.packing.add_packed"
+UPLOAD_FORMAT = "dordis.kernels.ring.add_packed"
 
 BEACON = "dordis.selection.beacon.check_beacon"
 LATER = "dordis.selection.beacon.check_later"

@@ -4,7 +4,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from dordis.crypto.suite import DEFAULT
-from dordis.kernels.packing import pack, unpack
+from dordis.kernels.ring import pack, unpack
 from dordis.privacy import scaling
 from dordis.privacy.encoding import Grid
 from dordis.privacy.mechanisms.distributed import DSkellam

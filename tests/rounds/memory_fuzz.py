@@ -12,7 +12,7 @@ import numpy as np
 
 from dordis import wire
 from dordis.errors import DordisError
-from dordis.kernels.packing import pack
+from dordis.kernels.ring import pack
 from dordis.privacy import scaling
 from dordis.privacy.encoding import Grid, quantise
 from dordis.privacy.mechanisms.distributed import DSkellam

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from dordis.errors import ParametersRefused
-from dordis.kernels.packing import pack
+from dordis.kernels.ring import pack
 from dordis.pipeline.executor import serialise_exchange
 from dordis.privacy.encoding import Grid, chunk_ends
 from dordis.privacy.mechanisms.distributed import DSkellam

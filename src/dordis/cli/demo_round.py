@@ -15,7 +15,7 @@ from rich.table import Table
 from dordis.availability.dropout_models import RateDropout
 from dordis.cli.output import facts_table, make_table
 from dordis.errors import InputError
-from dordis.kernels.packing import unpack
+from dordis.kernels.ring import unpack
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.encoding import SEED_BYTES, Entropy, centre
 from dordis.privacy.scaling import Floats

@@ -29,10 +29,8 @@ from dordis.crypto.prg import SEED_BYTES as SEED_BYTES
 from dordis.errors import InputError
 from dordis.kernels import hadamard
 from dordis.kernels.compiler import check_array, check_bits
-from dordis.kernels.folding import fold, unfold
-from dordis.kernels.packing import Packed, pack, packed_size, unpack
-from dordis.kernels.reals import round_stochastically, round_to_nearest, sum_integer_squares, sum_squares
-from dordis.kernels.ring import Vector
+from dordis.kernels.reals import fold, round_stochastically, round_to_nearest, sum_integer_squares, sum_squares, unfold
+from dordis.kernels.ring import Packed, Vector, pack, packed_size, unpack
 from dordis.privacy import scaling
 from dordis.privacy.scaling import Floats, check_buckets, padded_length
 

@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from dordis.errors import InputError
-from dordis.kernels.packing import packed_size
+from dordis.kernels.ring import packed_size
 from dordis.privacy import accounting, gdp, scaling
 from dordis.privacy.further_releases import FurtherValue, PlannedRelease, plan_release
 from dordis.privacy.record_accounting import RecordSampling

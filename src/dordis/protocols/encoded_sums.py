@@ -14,8 +14,7 @@ import numpy.typing as npt
 from msgspec import UNSET, UnsetType
 
 from dordis.errors import InputError, ParametersRefused
-from dordis.kernels.packing import Packed, pack, packed_size, unpack
-from dordis.kernels.ring import Vector
+from dordis.kernels.ring import Packed, Vector, pack, packed_size, unpack
 from dordis.privacy.clipping import CLIPPING_BIT, bit_value
 from dordis.privacy.encoding import (
     SEED_BYTES,

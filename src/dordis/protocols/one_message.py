@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from dordis.crypto import kdf
 from dordis.crypto.suite import Suite
 from dordis.errors import ParametersRefused, ProtocolError, TooFewClients
-from dordis.kernels.packing import add_packed, packed_size
-from dordis.kernels.ring import Vector
+from dordis.kernels.ring import Vector, add_packed, packed_size
 from dordis.privacy.encoding import Entropy
 from dordis.protocol import ClientId, Flow, Journal, Message, On, OpenCall, Resource, Role, Step
 from dordis.protocols.escrow import SECRET_BYTES, Releases, draw_secrets

@@ -12,7 +12,7 @@ import msgspec
 from dordis.crypto.prg import check_ring
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import DecryptionFailed, InputError, ParametersRefused, ProtocolError, SharingError
-from dordis.kernels.packing import pack
+from dordis.kernels.ring import pack
 from dordis.privacy.encoding import Entropy
 from dordis.protocol import ClientId, ClientState, Journal, On
 from dordis.protocols import parameters as rules
