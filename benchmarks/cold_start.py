@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 
 from dordis.crypto import prg, sharing
-from dordis.kernels import hadamard, packing, reals
+from dordis.kernels import hadamard, reals, ring
 from dordis.privacy import skellam_noise
 
 WITHOUT_HATS = Fraction(4)
@@ -51,8 +51,8 @@ def _rounding() -> None:
 
 def _packing() -> None:
     for bits in (20, 32):
-        packed = packing.pack(np.arange(40, dtype=np.uint32), bits)
-        packing.unpack(packed, bits, 40)
+        packed = ring.pack(np.arange(40, dtype=np.uint32), bits)
+        ring.unpack(packed, bits, 40)
 
 
 def _sharing() -> None:

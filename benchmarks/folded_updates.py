@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.timing import best
 from dordis import protocol_driver as drive
-from dordis.kernels.packing import packed_size
+from dordis.kernels.ring import packed_size
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.encoding import SEED_BYTES
 from dordis.privacy.projection import AUTO, OFF

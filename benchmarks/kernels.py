@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from benchmarks.figure import Figure
 from benchmarks.timing import best, best_wall, ratio, repetitions, side_by_side
 from dordis.crypto import agreement, prg, sharing, signature
-from dordis.kernels import hadamard, packing
+from dordis.kernels import hadamard, ring
 from dordis.privacy import skellam_noise
 from dordis.privacy.skellam_noise import build_table, round_up_variance
 
@@ -159,10 +159,10 @@ def _butterfly(x: npt.NDArray[np.float32]) -> None:
 
 def _packing(quick: bool) -> dict[str, float]:
     values = np.random.Generator(np.random.PCG64()).integers(0, 2**20, MILLION, np.uint32)
-    packed = packing.pack(values, 20)
+    packed = ring.pack(values, 20)
     unpacked = np.empty(MILLION, np.uint32)
     pack_s, unpack_s = side_by_side(
-        [lambda: packing.pack(values, 20, packed), lambda: packing.unpack(packed, 20, MILLION, unpacked)],
+        [lambda: ring.pack(values, 20, packed), lambda: ring.unpack(packed, 20, MILLION, unpacked)],
         repetitions(400, quick),
     )
     return {"pack_20_ns": pack_s / MILLION * 1e9, "unpack_20_ns": unpack_s / MILLION * 1e9}

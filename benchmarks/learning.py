@@ -27,8 +27,8 @@ from dordis.dropout_models import NoDropout
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.setting import Setting
 from dordis.privacy.strategies import NoNoise, XNoise
+from dordis.protocols import summing_protocol
 from dordis.protocols.parameters import MALICIOUS
-from dordis.protocols.table import summing_protocol
 from dordis.rounds.app import RoundInfo, Task
 from dordis.rounds.watch import StageBegan
 from dordis.runs.plan import RoundPlan

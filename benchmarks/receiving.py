@@ -20,7 +20,7 @@ from benchmarks.deployments import FORK, HANG, federation
 from dordis.config.schema import Deadlines
 from dordis.identity.keys import load_client_credentials, load_server_credentials
 from dordis.identity.registry import SignedRegistry
-from dordis.kernels.packing import add_packed
+from dordis.kernels.ring import add_packed
 from dordis.network import authentication
 from dordis.network.authentication import Authenticator, LoginCredentials
 from dordis.network.client import Participant

@@ -29,8 +29,8 @@ from benchmarks.record_jobs import Job, cifar_job, data_folder, mnist_job, table
 from dordis.apps.learning.record_gradients import RecordLearner
 from dordis.dropout_models import Rate
 from dordis.kernels.reals import LEAST_LENGTH
-from dordis.privacy.records.accounting import calibrate, sampling_word
-from dordis.privacy.records.encoding import RecordEncoding
+from dordis.privacy.record_accounting import calibrate, sampling_word
+from dordis.privacy.record_encoding import RecordEncoding
 from dordis.rounds.app import RoundInfo
 from dordis.rounds.records import sum_records
 

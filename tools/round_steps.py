@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from dordis.pipeline.stages import group_stages, step_name
+from dordis.pipeline.planner import group_stages, step_name
 from dordis.protocol import Message, Resource, Step
 from dordis.protocols.encoded_sums import DistributedDP
 from dordis.protocols.secagg import SECAGG, SecAggServer

@@ -6,8 +6,8 @@ dordis run -c privacy.mechanism=your_mechanism:Halved -c simulation.fidelity=ide
 import secrets
 from typing import ClassVar
 
-from dordis.privacy.mechanisms.distributed_skellam import DSkellam
-from dordis.privacy.mechanisms.mechanism import check_bound
+from dordis.privacy.mechanisms import check_bound
+from dordis.privacy.mechanisms.distributed import DSkellam
 
 
 class Halved(DSkellam, frozen=True, tag="halved"):

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
 
-from dordis.pipeline.planner import schedule_stages
-from dordis.pipeline.stages import group_stages, step_name
+from dordis.pipeline.planner import group_stages, schedule_stages, step_name
 from dordis.privacy.xnoise_components import NoisePlan, Scheme
 from dordis.protocol import Resource
 from dordis.report.charts import BarChart, GanttChart, Series, Stretch
@@ -33,7 +32,7 @@ def near(value: Fraction) -> Fraction:
 
 def show_figure_3(results: Results) -> Content:
     """Compare what rebasing and decomposition send to remove noise, for a model of a million weights."""
-    from dordis.kernels.packing import packed_size
+    from dordis.kernels.ring import packed_size
 
     vector, plan = packed_size(2**20, 20), example()
     seeds = len(plan.removable)

@@ -14,7 +14,7 @@ import numpy as np
 from dordis.errors import ParametersRefused
 from dordis.kernels.ring import Vector
 from dordis.privacy.encoding import SEED_BYTES, Entropy, Grid, Reals
-from dordis.privacy.mechanisms.mechanism import Mechanism, check_bound, grid_from_plan
+from dordis.privacy.mechanisms import Mechanism, check_bound, grid_from_plan
 from dordis.privacy.planning import Plan
 from dordis.privacy.skellam_noise import GRID, noise
 from dordis.privacy.xnoise_components import Scheme, parse_variance

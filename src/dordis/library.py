@@ -24,7 +24,7 @@ from dordis.errors import HopelessPlan, InputError, LedgerDamaged, NothingTraine
 from dordis.ledger.verification import check_evidence, check_model
 from dordis.privacy.advice import check_prospects, describe_prospects
 from dordis.privacy.strategies import NoNoise
-from dordis.protocols.table import summing_protocol
+from dordis.protocols import summing_protocol
 from dordis.records import run_records
 from dordis.records.run_records import CONFIG, MODEL, read_state
 from dordis.rounds.app import AppClient, Task

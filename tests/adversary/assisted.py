@@ -19,12 +19,12 @@ import numpy as np
 
 from dordis.crypto import signature
 from dordis.crypto.suite import DEFAULT
-from dordis.kernels.packing import pack, unpack
+from dordis.kernels.ring import pack, unpack
 from dordis.owner.participation import MemoryParticipation
 from dordis.owner.policy import Policy
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import ENCODER, ClientId, Message
-from dordis.protocols.assisted import AssistedHelper, derivations
+from dordis.protocols.assisted import AssistedHelper
 from dordis.protocols.assisted.disputes import Complaints
 from dordis.protocols.assisted.helper import HelperPolicy
 from dordis.protocols.assisted.messages import (
@@ -36,6 +36,7 @@ from dordis.protocols.assisted.messages import (
     Reveal,
     SendContribution,
     SignedContribution,
+    header_statement,
 )
 from dordis.protocols.assisted.parameters import AssistedParameters
 from dordis.protocols.distributed_noise import client_noise
@@ -114,7 +115,7 @@ class Asked(Served):
     def resign(self, u: int, header: Header, box: bytes, signer: int | None = None) -> Entry:
         """Return what helper 1 gets of a header that somebody signed."""
         encoded = ENCODER.encode(header)
-        signed = signature.sign(secret(b"client", signer or u), derivations.header_statement(encoded))
+        signed = signature.sign(secret(b"client", signer or u), header_statement(encoded))
         return Entry(encoded, signed, box)
 
     def header(self, u: int) -> Header:
@@ -370,7 +371,7 @@ def wrong_seed(served: Asked, h: int, u: int) -> SignedContribution:
         served.header(u), key=public, boxes=b"".join(hashlib.sha256(boxes[k]).digest() for k in sorted(boxes))
     )
     encoded = ENCODER.encode(header)
-    signed = signature.sign(secret(b"client", u), derivations.header_statement(encoded))
+    signed = signature.sign(secret(b"client", u), header_statement(encoded))
     return SignedContribution(encoded, signed, b"".join(boxes[k] for k in sorted(boxes)), served.sent[u].vector)
 
 

@@ -10,9 +10,15 @@ from msgspec.structs import replace
 from dordis.crypto import sharing
 from dordis.errors import RoundFailed
 from dordis.protocol import ClientId, Message
-from dordis.protocols.secagg import statements
 from dordis.protocols.secagg.masking import split_hashes
-from dordis.protocols.secagg.messages import CollectInput, DeliverShares, EncryptedShares, ShareKeys, Unmask
+from dordis.protocols.secagg.messages import (
+    CollectInput,
+    DeliverShares,
+    EncryptedShares,
+    ShareKeys,
+    Unmask,
+    shares_statement,
+)
 from dordis.records.run_records import Evictions
 from dordis.runs.retry import to_evict
 from dordis.simulation.exchange import Lost, nothing_lost
@@ -78,7 +84,7 @@ def blame_holder(session: Session) -> str:
         _, hashes = split_hashes(session.parameters, reply.ciphertexts[session.victim])
         sent = channel(session.parameters, keys, dealer, session.victim, own.channel).encrypt(spoiled) + hashes
         unsigned = replace(reply, ciphertexts=reply.ciphertexts | {int(session.victim): sent})
-        signed = session.sign(dealer, statements.shares(session.parameters, dealer, unsigned))
+        signed = session.sign(dealer, shares_statement(session.parameters, dealer, unsigned))
         return replace(unsigned, signature=signed)
 
     session.corrupt(dealer, ShareKeys, alter)

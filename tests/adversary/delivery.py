@@ -5,7 +5,7 @@ A client accepts one sum for each chunk."""
 import numpy as np
 from msgspec.structs import replace
 
-from dordis.kernels.packing import pack
+from dordis.kernels.ring import pack
 from dordis.privacy.encoding import Grid
 from dordis.privacy.mechanisms.baselines import NoMechanism
 from dordis.protocols.delivery import Dispatch, Store

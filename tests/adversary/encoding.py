@@ -7,7 +7,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from dordis import wire
-from dordis.kernels.packing import pack
+from dordis.kernels.ring import pack
 from dordis.protocol import ENCODER
 from dordis.protocols.parameters import SEMI_HONEST
 from dordis.protocols.secagg.messages import AdvertiseKeys, CollectInput, ShareKeys, Unmask

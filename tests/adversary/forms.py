@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from dordis.owner.policy import Owner
-from dordis.privacy.mechanisms.mechanism import Mechanism
+from dordis.privacy.mechanisms import Mechanism
 from dordis.protocol import ClientId, Message
 from dordis.protocols.encoded_sums import DistributedDP
 from dordis.protocols.secagg import SecAggServer

@@ -9,10 +9,8 @@ from dordis.crypto import agreement, sharing
 from dordis.identity.certificates import Identity
 from dordis.identity.registry import Registry
 from dordis.protocols.parameters import SEMI_HONEST
-from dordis.protocols.secagg import statements
-from dordis.protocols.secagg.masking import split, split_hashes
-from dordis.protocols.secagg.messages import Advertisement, DeliverShares
-from dordis.protocols.secagg.state import shared_count
+from dordis.protocols.secagg.masking import shared_count, split, split_hashes
+from dordis.protocols.secagg.messages import Advertisement, DeliverShares, keys_statement
 from tests.adversary import names
 from tests.adversary.attack import Attack, attack
 from tests.adversary.forms import enter, show_keys
@@ -71,7 +69,7 @@ def exchange_keys(session: Session) -> str:
 def collude(session: Session, masking: bytes) -> str:
     """Let the last client, a colluder, sign a masking key that it should not."""
     unsigned = replace(session.keys[session.last], masking=masking)
-    signed = session.sign(session.last, statements.keys(session.parameters, session.last, unsigned))
+    signed = session.sign(session.last, keys_statement(session.parameters, session.last, unsigned))
     return show_keys(session, {session.last: replace(unsigned, signature=signed)})
 
 

@@ -19,8 +19,7 @@ from dordis.crypto.suite import DEFAULT
 from dordis.errors import RoundFailed
 from dordis.protocols.cohort import agree_on
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
-from dordis.protocols.secagg import statements
-from dordis.protocols.secagg.messages import DeliverShares, RemoveNoise, ShareKeys, Unmask
+from dordis.protocols.secagg.messages import DeliverShares, RemoveNoise, ShareKeys, Unmask, shares_statement
 from dordis.protocols.sparse_graph import least_quorum, least_threshold
 from dordis.runs.retry import to_evict
 from tests.crypto.suites import like
@@ -96,7 +95,7 @@ class Liar(Remembered):
             return reply
         self.told.add(type(request))
         if type(request) is ShareKeys and self.p.is_malicious:
-            statement = statements.shares(self.p, self.me, reply)
+            statement = shares_statement(self.p, self.me, reply)
             return replace(reply, signature=signature.sign(signing_key(self.me), statement))
         return reply
 

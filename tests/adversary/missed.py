@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from dordis.kernels.packing import pack
+from dordis.kernels.ring import pack
 from dordis.privacy.scaling import Floats
 from dordis.protocol import MemoryJournal
 from dordis.protocols.delivery import Dispatch

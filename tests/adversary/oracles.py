@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from dordis.kernels.packing import pack
+from dordis.kernels.ring import pack
 from dordis.privacy.scaling import Floats
 from dordis.protocol import MemoryJournal, Message
 from dordis.protocols.delivery import Dispatch, Store

@@ -13,9 +13,9 @@ from dordis.owner.policy import RECORD, Owner, Policy
 from dordis.privacy import gdp, scaling
 from dordis.privacy.clipping import clipping_bit
 from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanisms.distributed_skellam import DSkellam
-from dordis.privacy.records.encoding import RecordEncoding
-from dordis.privacy.records.encoding import sensitivity as record_sensitivity
+from dordis.privacy.mechanisms.distributed import DSkellam
+from dordis.privacy.record_encoding import RecordEncoding
+from dordis.privacy.record_encoding import sensitivity as record_sensitivity
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols.costs import round_cost
 from dordis.protocols.encoded_sums import encoding_of

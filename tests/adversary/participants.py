@@ -21,7 +21,7 @@ from dordis.owner.participation import MemoryParticipation, Participation
 from dordis.owner.policy import Owner, Policy
 from dordis.privacy import scaling
 from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.privacy.mechanisms.distributed import DSkellam
 from dordis.privacy.scaling import Floats
 from dordis.protocol import ClientId, Journal
 from dordis.protocols.cohort import agree_on
@@ -30,7 +30,7 @@ from dordis.protocols.distributed_noise import NoisyInput
 from dordis.protocols.encoded_sums import DistributedDP, encoding_of
 from dordis.protocols.parameters import MALICIOUS, Parameters, table_hash
 from dordis.protocols.secagg import SECAGG_PLUS, SecAggClient
-from dordis.protocols.secagg.state import SecAggState
+from dordis.protocols.secagg.client import SecAggState
 from dordis.protocols.summing import SummingProtocol
 from dordis.rounds.app import AppForm, FixedClient, RoundInfo
 from dordis.rounds.client import Client

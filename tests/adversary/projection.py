@@ -12,7 +12,7 @@ from dordis.kernels.reals import sum_integer_squares
 from dordis.privacy import scaling
 from dordis.privacy.encoding import PROJECTION, SEED_BYTES, Grid, centre, draw_signs
 from dordis.privacy.mechanisms.baselines import CentralGaussian
-from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.privacy.mechanisms.distributed import DSkellam
 from dordis.protocols.encoded_sums import encoding_of
 from dordis.protocols.parameters import Projection
 from tests.adversary import names

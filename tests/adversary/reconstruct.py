@@ -6,8 +6,7 @@ import numpy as np
 
 from dordis.crypto import agreement, prg, sharing
 from dordis.crypto.suite import DEFAULT
-from dordis.kernels.packing import unpack
-from dordis.kernels.ring import Vector
+from dordis.kernels.ring import Vector, unpack
 from dordis.privacy.skellam_noise import add_noise
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import Parameters

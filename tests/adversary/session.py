@@ -20,7 +20,8 @@ from dordis.protocol import ClientId, Journal, MemoryJournal, Message, Party, Re
 from dordis.protocols.distributed_noise import ChunkOutput, PrivateServer
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import SecAggClient, SecAggServer, masking, messages
-from dordis.protocols.secagg.state import SecAggState, Secrets
+from dordis.protocols.secagg.client import SecAggState
+from dordis.protocols.secagg.masking import Secrets
 from dordis.rounds.invitation import SendModel, Train
 from dordis.rounds.model import ModelBytes
 from dordis.selection.selection import NO_PROOFS, Proofs

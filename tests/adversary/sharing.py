@@ -10,9 +10,8 @@ from msgspec.structs import replace
 from dordis.crypto import sharing
 from dordis.kernels.field import PRIME, lagrange
 from dordis.protocol import ClientId, Message
-from dordis.protocols.secagg import statements
 from dordis.protocols.secagg.masking import share_hashes, split
-from dordis.protocols.secagg.messages import EncryptedShares, ShareKeys, Unmask, Unmasking
+from dordis.protocols.secagg.messages import EncryptedShares, ShareKeys, Unmask, Unmasking, shares_statement
 from tests.adversary import names
 from tests.adversary.attack import Attack, attack
 from tests.adversary.forms import isolate, show_shares, spoil_sum
@@ -64,7 +63,7 @@ def deal_another_secret(session: Session) -> str:
         false = {int(v): deal(parameters, keys, dealer, v, own.channel, share) for v, share in shares.items()}
         hashes = share_hashes(parameters, dealer, dealer, own.own_shares)
         unsigned = replace(reply, ciphertexts=false, hashes=hashes)
-        return replace(unsigned, signature=session.sign(dealer, statements.shares(parameters, dealer, unsigned)))
+        return replace(unsigned, signature=session.sign(dealer, shares_statement(parameters, dealer, unsigned)))
 
     session.corrupt(dealer, ShareKeys, alter)
     return spoil_sum(session)

@@ -5,8 +5,7 @@ from functools import partial
 
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import SEMI_HONEST
-from dordis.protocols.secagg import statements
-from dordis.protocols.secagg.messages import Unmask
+from dordis.protocols.secagg.messages import Unmask, survivors_statement
 from tests.adversary import names
 from tests.adversary.attack import Attack, attack
 from tests.adversary.forms import send, unmask
@@ -114,7 +113,7 @@ def one_too_few(session: Session) -> dict[int, bytes]:
 
 def by_outsider(session: Session) -> bytes:
     """Let the outsider sign U3."""
-    return session.sign(OUTSIDER, statements.survivors(session.parameters, 1, session.parameters.pack(session.u2)))
+    return session.sign(OUTSIDER, survivors_statement(session.parameters, 1, session.parameters.pack(session.u2)))
 
 
 def of_earlier_round(session: Session) -> dict[int, bytes]:

@@ -14,11 +14,11 @@ from dordis import protocol, wire
 from dordis.ledger import combine_runs, receipt, verification
 from dordis.owner import directory, journal, manifest_checks, participation, policy
 from dordis.owner import receipts as kept_receipts
-from dordis.privacy.records.accounting import SampledEvents
+from dordis.privacy.record_accounting import SampledEvents
 from dordis.protocols import cohort, delivery, limits, parameters, summing
 from dordis.protocols.assisted import checks as assisted_checks
 from dordis.protocols.assisted import parameters as assisted_parameters
-from dordis.protocols.secagg import checks, statements
+from dordis.protocols.secagg import checks
 from dordis.protocols.secagg.client import SecAggClient
 from dordis.rounds import arrivals, impossible_sums, invitation
 from dordis.rounds import catch_up as missed
@@ -213,4 +213,4 @@ def test_every_check_is_in_some_attacks_way() -> None:
     }
     tried = {name for attack in ATTACKS for name in (*attack.checks, *attack.overlapping)}
     assert guards - tried == ALLOWED
-    assert statements.verify is pkgutil.resolve_name(names.VERIFY)
+    assert checks.verify_statement is pkgutil.resolve_name(names.VERIFY)

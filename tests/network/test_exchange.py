@@ -9,7 +9,7 @@ import pytest
 
 from dordis import wire
 from dordis.errors import BudgetRefused, ParametersRefused, UnexpectedRequest
-from dordis.kernels.packing import add_packed
+from dordis.kernels.ring import add_packed
 from dordis.network.deployment import explain_exclusions
 from dordis.network.messages import BodyInfo, Reply
 from dordis.protocol import Garbled

@@ -9,7 +9,7 @@ from dordis.cli.commands.report import read_run_status
 from dordis.identity.authority import Authority
 from dordis.ledger.ledger import verify_ledger
 from dordis.owner.directory import ClientDirectory
-from dordis.privacy.records.accounting import epsilon
+from dordis.privacy.record_accounting import epsilon
 from dordis.records.run_records import LEDGER
 from dordis.report.page import write_report
 from dordis.runs.job import application, prepare

@@ -33,7 +33,7 @@ from dordis.owner.policy import Owner, Policy
 from dordis.privacy import scaling
 from dordis.privacy.encoding import Grid
 from dordis.privacy.mechanisms.baselines import CentralGaussian
-from dordis.privacy.mechanisms.distributed_discrete_gaussian import DDGauss
+from dordis.privacy.mechanisms.distributed import DDGauss
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import ClientId
 from dordis.protocols.cohort import agree_on

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dordis.errors import InputError
-from dordis.privacy import accounting, renyi
+from dordis.privacy import accounting
 from dordis.privacy.accounting import (
     ALL_ROUNDS,
     ORDERS,
@@ -206,4 +206,23 @@ def test_discrete_gaussians_have_the_documented_divergence(clients: int, scale: 
 @pytest.mark.parametrize(("clients", "scale"), [(0, 1.0), (10, 0.49), (10, math.nan)])
 def test_discrete_gaussians_that_prove_nothing_are_refused(clients: int, scale: float) -> None:
     with pytest.raises(InputError):
-        renyi.discrete_gaussian_rdp(np.array([2]), clients, scale, 1.0, 1.0, 4)
+        accounting.discrete_gaussian_rdp(np.array([2]), clients, scale, 1.0, 1.0, 4)
+
+
+@settings(deadline=None)
+@given(st.integers(2, 2**14), st.floats(1, 1e9), st.floats(1, 1e9), st.floats(1, 1e12))
+def test_the_divergence_is_the_documented_formula(alpha: int, l2_squared: float, l1: float, variance: float) -> None:
+    a, D2, D1, mu = (mpmath.mpf(x) for x in (alpha, l2_squared, l1, variance))
+    exact = a * D2 / (2 * mu) + min(((2 * a - 1) * D2 + 6 * D1) / (4 * mu**2), 3 * D1 / (2 * mu))
+    (result,) = accounting.skellam_rdp(np.array([alpha]), l2_squared, l1, variance)
+    assert result == pytest.approx(float(exact), rel=1e-12)
+
+
+@pytest.mark.parametrize("orders", [[2.5], [1], [2.0]])
+def test_the_divergence_is_refused_where_it_is_not_proved(orders: list[float]) -> None:
+    with pytest.raises(InputError, match="integer orders"):
+        accounting.skellam_rdp(np.array(orders), 1.0, 1.0, 1.0)
+
+
+def test_no_noise_hides_nothing() -> None:
+    assert np.isinf(accounting.skellam_rdp(np.array([2, 3]), 1.0, 1.0, 0.0)).all()

@@ -15,7 +15,7 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from dordis.kernels import hadamard
-from dordis.privacy import renyi, scaling
+from dordis.privacy import accounting, scaling
 from dordis.privacy.accounting import (
     ALL_ROUNDS,
     PAPER_ORDERS,
@@ -83,7 +83,7 @@ def test_the_norm_after_rounding(given: Given, expect: Given) -> None:
 
 @of("skellam_rdp_bound")
 def test_the_divergence_of_skellam_noise(given: Given, expect: Given) -> None:
-    (result,) = renyi.skellam_rdp(np.array([given["alpha"]]), given["l2"] ** 2, given["l1"], given["mu"])
+    (result,) = accounting.skellam_rdp(np.array([given["alpha"]]), given["l2"] ** 2, given["l1"], given["mu"])
     assert result == pytest.approx(expect["rdp"], rel=1e-12)
 
 
@@ -95,7 +95,7 @@ def test_the_law_of_the_noise_has_the_exact_divergence(given: Given, expect: Giv
     assert exact == pytest.approx(expect["rdp"], rel=1e-8)
     assert alpha * shift**2 / (2 * given["mu"]) == pytest.approx(expect["gaussian"], rel=1e-12)
     if isinstance(alpha, int):
-        assert renyi.skellam_rdp(np.array([alpha]), shift**2, shift, given["mu"])[0] >= exact
+        assert accounting.skellam_rdp(np.array([alpha]), shift**2, shift, given["mu"])[0] >= exact
 
 
 @of("skellam_delta_exact_1d")
@@ -258,8 +258,8 @@ def test_the_ring_is_read_around_zero(given: Given, expect: Given) -> None:
 @of("ddgauss_rdp")
 def test_the_divergence_of_discrete_gaussians(given: Given, expect: Given) -> None:
     n, scale = given["clients"], given["local_sigma_int"]
-    assert renyi.discrete_gaussian_distance(n, scale) == pytest.approx(expect["tau"], rel=1e-10)
-    (result,) = renyi.discrete_gaussian_rdp(
+    assert accounting.discrete_gaussian_distance(n, scale) == pytest.approx(expect["tau"], rel=1e-10)
+    (result,) = accounting.discrete_gaussian_rdp(
         np.array([given["alpha"]]), n, scale, given["l2"], given["l1"], given["dim"]
     )
     assert result == pytest.approx(expect["rdp"], rel=1e-10)

@@ -12,9 +12,9 @@ from dordis.kernels.reals import sum_integer_squares
 from dordis.privacy import encoding, projection, scaling
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.encoding import PROJECTION, Grid, centre, decode, draw_signs
+from dordis.privacy.mechanisms import check_folding
 from dordis.privacy.mechanisms.baselines import NoMechanism
-from dordis.privacy.mechanisms.distributed_skellam import DSkellam
-from dordis.privacy.mechanisms.mechanism import check_folding
+from dordis.privacy.mechanisms.distributed import DSkellam
 from dordis.privacy.planning import plan
 from dordis.privacy.projection import Alignment
 from dordis.privacy.setting import Setting

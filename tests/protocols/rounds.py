@@ -12,7 +12,7 @@ from dordis.crypto import signature
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import DordisError
 from dordis.privacy.encoding import chunk_ends
-from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.privacy.mechanisms.distributed import DSkellam
 from dordis.protocols import cohort, plaintext
 from dordis.protocols.distributed_noise import ChunkOutput, NoisyInput, PrivateServer
 from dordis.protocols.encoded_sums import encoding_of

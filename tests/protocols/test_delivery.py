@@ -5,7 +5,7 @@ import pytest
 
 from dordis import protocol_driver as drive
 from dordis.errors import Aborted, InputError, ParametersRefused, ProtocolError, UnexpectedRequest
-from dordis.kernels.packing import pack
+from dordis.kernels.ring import pack
 from dordis.privacy.encoding import Grid
 from dordis.privacy.mechanisms.baselines import CentralGaussian, NoMechanism
 from dordis.protocol import Resource, reply_to

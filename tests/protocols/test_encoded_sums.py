@@ -19,8 +19,7 @@ from dordis.errors import InputError, ParametersRefused
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.encoding import Grid, centre
 from dordis.privacy.mechanisms.baselines import NoMechanism
-from dordis.privacy.mechanisms.distributed_discrete_gaussian import DDGauss
-from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.privacy.mechanisms.distributed import DDGauss, DSkellam
 from dordis.privacy.planning import plan
 from dordis.privacy.setting import Setting
 from dordis.privacy.skellam_noise import noise

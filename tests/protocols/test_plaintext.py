@@ -21,6 +21,7 @@ from dordis.errors import (
 )
 from dordis.privacy.skellam_noise import noise
 from dordis.privacy.xnoise_components import Scheme
+from dordis.protocols import summing_protocol
 from dordis.protocols.cohort import agree_on
 from dordis.protocols.distributed_noise import NoisyInput, PrivateServer
 from dordis.protocols.escrow import IssuedSecrets, draw_secrets
@@ -37,7 +38,6 @@ from dordis.protocols.plaintext import (
     PlaintextServer,
 )
 from dordis.protocols.secagg import SECAGG
-from dordis.protocols.table import summing_protocol
 from dordis.simulation.exchange import LocalExchange
 from tests.protocols.rounds import Round, random_inputs
 

@@ -8,8 +8,8 @@ import pytest
 
 from dordis.errors import InputError, ParametersRefused
 from dordis.privacy.accounting import ParticipationSchedule
+from dordis.privacy.encoding import DISTORTION
 from dordis.privacy.planning import plan
-from dordis.privacy.quantising import DISTORTION
 from dordis.privacy.setting import Setting
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols import parameters as rules

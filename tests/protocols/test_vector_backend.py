@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dordis.errors import InputError
-from dordis.kernels.packing import pack
+from dordis.kernels.ring import pack
 from dordis.privacy.skellam_noise import add_noise, noise
 from dordis.protocols.vector_backend import LocalAccumulator, LocalVectors
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dordis.errors import InputError
-from dordis.privacy.mechanisms.mechanism import NoiseFrom
+from dordis.privacy.mechanisms import NoiseFrom
 from dordis.records import run_records
 from dordis.records.manifest import Descriptions, Manifest, PlanRecord, Trust
 from dordis.records.run_records import Evictions, RoundMetrics, RoundRecord, RunOutcome, RunRecords, load_run

@@ -12,11 +12,10 @@ import numpy as np
 
 from dordis import wire
 from dordis.errors import DordisError
-from dordis.kernels.packing import pack
+from dordis.kernels.ring import pack
 from dordis.privacy import scaling
-from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanisms.distributed_skellam import DSkellam
-from dordis.privacy.quantising import quantise
+from dordis.privacy.encoding import Grid, quantise
+from dordis.privacy.mechanisms.distributed import DSkellam
 from dordis.protocol import MemoryJournal, Message
 from dordis.protocols.delivery import Dispatch
 from dordis.protocols.encoded_sums import encoding_of

@@ -23,7 +23,7 @@ from dordis.errors import (
 )
 from dordis.owner.directory import ClientDirectory
 from dordis.privacy.further_releases import FurtherRelease, PlannedRelease
-from dordis.privacy.records.encoding import RecordEncoding
+from dordis.privacy.record_encoding import RecordEncoding
 from dordis.protocols.delivery import Dispatch, Store, Stored
 from dordis.protocols.encoded_sums import DistributedDP
 from dordis.protocols.plaintext import PLAINTEXT, Begin, Contribute, Contribution, Disclose, Joined

@@ -9,7 +9,7 @@ import pytest
 
 from dordis import wire
 from dordis.errors import DordisError
-from dordis.kernels.packing import pack
+from dordis.kernels.ring import pack
 from dordis.protocol import ENCODER, MemoryJournal, Message
 from dordis.protocols.delivery import Dispatch, Store
 from dordis.protocols.secagg.messages import CollectInput, PrepareInput, RemoveNoise

@@ -16,8 +16,7 @@ from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.clipping import clipping_bit
 from dordis.privacy.encoding import Grid
 from dordis.privacy.mechanisms.baselines import CentralGaussian, LocalGaussian, NoMechanism
-from dordis.privacy.mechanisms.distributed_discrete_gaussian import DDGauss
-from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.privacy.mechanisms.distributed import DDGauss, DSkellam
 from dordis.privacy.planning import plan
 from dordis.privacy.scaling import sensitivity
 from dordis.privacy.setting import Setting

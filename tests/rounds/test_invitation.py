@@ -8,9 +8,8 @@ import pytest
 
 from dordis.errors import ParametersRefused
 from dordis.privacy.accounting import ParticipationSchedule
-from dordis.privacy.mechanisms.distributed_discrete_gaussian import DDGauss
-from dordis.privacy.mechanisms.distributed_skellam import DSkellam
-from dordis.privacy.records.encoding import RecordEncoding
+from dordis.privacy.mechanisms.distributed import DDGauss, DSkellam
+from dordis.privacy.record_encoding import RecordEncoding
 from dordis.privacy.setting import Setting
 from dordis.privacy.strategies import Central, Conservative, Local, NoNoise, Orig, XNoise
 from dordis.protocols.costs import noise_ratios

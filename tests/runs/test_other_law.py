@@ -13,7 +13,7 @@ from dordis.errors import ParametersRefused
 from dordis.ledger.ledger import Budget, Ledger
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.encoding import centre
-from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.privacy.mechanisms.distributed import DSkellam
 from dordis.privacy.setting import Setting
 from dordis.privacy.skellam_noise import NoiseLaw, add_noise, round_up_variance
 from dordis.privacy.strategies import XNoise

@@ -11,7 +11,7 @@ from dordis.privacy import accounting
 from dordis.privacy.accounting import Gaussian, ParticipationSchedule, Repeated
 from dordis.privacy.clipping import CLIPPING_BIT
 from dordis.privacy.further_releases import FurtherValue
-from dordis.privacy.mechanisms.distributed_discrete_gaussian import DDGauss
+from dordis.privacy.mechanisms.distributed import DDGauss
 from dordis.privacy.setting import Setting
 from dordis.privacy.strategies import TABLE, Central, Conservative, Early, Local, NoNoise, Orig, Rebasing, XNoise
 from dordis.protocols.distributed_noise import ChunkOutput

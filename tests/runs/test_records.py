@@ -23,7 +23,7 @@ from dordis.owner.policy import Policy
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.clipping import Clipping, Quantile
 from dordis.privacy.mechanisms.baselines import LocalGaussian
-from dordis.privacy.records.accounting import (
+from dordis.privacy.record_accounting import (
     RecordSampling,
     SampledEvents,
     calibrate,

@@ -24,7 +24,7 @@ from dordis.privacy.clipping import CLIPPING_BIT
 from dordis.privacy.encoding import Grid
 from dordis.privacy.further_releases import FurtherRelease, FurtherValue
 from dordis.privacy.mechanisms.baselines import NoMechanism
-from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.privacy.mechanisms.distributed import DSkellam
 from dordis.privacy.skellam_noise import SKELLAM
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols.cohort import agree_on

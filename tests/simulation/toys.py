@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.privacy.mechanisms.distributed import DSkellam
 from dordis.rounds.app import AppClient, AppServer
 
 

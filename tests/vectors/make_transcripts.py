@@ -16,7 +16,7 @@ from dordis import protocol_driver as drive
 from dordis import wire
 from dordis.crypto import signature
 from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.privacy.mechanisms.distributed import DSkellam
 from dordis.privacy.scaling import sensitivity
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import Message, Requests

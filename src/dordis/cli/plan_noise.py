@@ -15,8 +15,8 @@ from dordis.privacy.advice import DropoutForecast, advise, forecast_dropout
 from dordis.privacy.clipping import CLIPPING_BIT, bit_error
 from dordis.privacy.further_releases import FurtherValue
 from dordis.privacy.planning import Plan
-from dordis.privacy.records.accounting import RecordSampling, count_events, sampling_word
-from dordis.privacy.records.accounting import epsilon as record_epsilon
+from dordis.privacy.record_accounting import RecordSampling, count_events, sampling_word
+from dordis.privacy.record_accounting import epsilon as record_epsilon
 from dordis.privacy.setting import Setting
 from dordis.protocols.limits import MOST_CLIENTS
 from dordis.protocols.parameters import SEMI_HONEST

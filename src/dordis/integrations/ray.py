@@ -22,8 +22,7 @@ from dordis.crypto.prg import GROUP
 from dordis.crypto.suite import Suite
 from dordis.dropout_models import DropoutSchedule
 from dordis.errors import DordisError, InputError, MissingExtra, ProtocolError
-from dordis.kernels.packing import Packed
-from dordis.kernels.ring import Vector
+from dordis.kernels.ring import Packed, Vector
 from dordis.ledger.round_charge import OwnerCharge
 from dordis.owner.participation import Attendance
 from dordis.privacy.skellam_noise import AddNoise

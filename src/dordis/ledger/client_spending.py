@@ -20,10 +20,9 @@ from dordis.ledger.entries import (
     check_outcome,
 )
 from dordis.ledger.round_charge import Charge, OwnerCharge, check_charge, check_clients, theta_squared
-from dordis.privacy import accounting
+from dordis.privacy import accounting, record_accounting
 from dordis.privacy.accounting import ReleaseCost
-from dordis.privacy.records import accounting as record_accounting
-from dordis.privacy.records.accounting import SampledEvents
+from dordis.privacy.record_accounting import SampledEvents
 from dordis.selection.beacon import check_index
 
 _CLOSE = 1 + 1e-9  # sums of costs in another order differ by rounding

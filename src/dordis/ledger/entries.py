@@ -28,7 +28,7 @@ from dordis.errors import InputError, LedgerDamaged
 from dordis.ledger.round_charge import Charge
 from dordis.privacy import accounting
 from dordis.privacy.accounting import ReleaseCost
-from dordis.privacy.records.accounting import SampledEvents
+from dordis.privacy.record_accounting import SampledEvents
 from dordis.privacy.xnoise_components import removal_context
 from dordis.protocols.distributed_noise import ChunkOutput
 from dordis.protocols.parameters import INDEX_BYTES

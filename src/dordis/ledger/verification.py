@@ -28,9 +28,9 @@ from dordis.ledger.stated_epsilon import StatedEpsilon, check_budget_stated, sta
 from dordis.privacy.mechanisms import TABLE
 from dordis.privacy.xnoise_components import removal_context
 from dordis.protocol import ClientId
+from dordis.protocols import SUMMING, summing_protocol
 from dordis.protocols.parameters import Parameters, check_rules
 from dordis.protocols.summing import SummingProtocol
-from dordis.protocols.table import SUMMING, summing_protocol
 from dordis.records.manifest import Predecessor
 from dordis.records.run_records import LEDGER, MODEL, RECEIPTS, REGISTRY, RESULT, ROUNDS, RoundRecord, StoredRun
 

@@ -13,7 +13,7 @@ import numpy as np
 from dordis import protocol_driver as drive
 from dordis.config.schema import Deadlines
 from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.privacy.mechanisms.distributed import DSkellam
 from dordis.privacy.scaling import sensitivity
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import ClientId, Message, Replies, Requests, Role

@@ -23,7 +23,7 @@ import numpy as np
 from dordis import wire
 from dordis.durable_files import PRIVATE
 from dordis.errors import InputError, ProtocolError
-from dordis.kernels.packing import pack, packed_size
+from dordis.kernels.ring import pack, packed_size
 from dordis.network.exchange import NetworkExchange
 from dordis.protocol import ENCODER, SETUP, ClientId, Garbled, Message, Replies, Requests, reply_to
 from dordis.protocols.parameters import Parameters

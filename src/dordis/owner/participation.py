@@ -20,7 +20,7 @@ import msgspec
 from dordis.durable_files import PRIVATE, AppendOnlyFile, write_atomically
 from dordis.errors import BudgetRefused, InputError, ParametersRefused, ParticipationRefused
 from dordis.privacy import accounting, gdp
-from dordis.privacy.records.accounting import WORD, SampledEvents, default_order, epsilon, filtered_epsilon
+from dordis.privacy.record_accounting import WORD, SampledEvents, default_order, epsilon, filtered_epsilon
 from dordis.protocols.costs import FREE, RoundCost
 from dordis.selection.beacon import check_index, check_run_id
 

@@ -15,8 +15,8 @@ from dordis.errors import InputError, ParametersRefused
 from dordis.owner.participation import Costs, Limits, MemoryTrainings, OwnerBudget, Participation, check_budget
 from dordis.owner.receipts import KeptReceipts
 from dordis.privacy.further_releases import LARGEST_SCALE
-from dordis.privacy.mechanisms.mechanism import Mechanism
-from dordis.privacy.records.accounting import WORD
+from dordis.privacy.mechanisms import Mechanism
+from dordis.privacy.record_accounting import WORD
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import ClientId
 from dordis.protocols.costs import RoundCost, least_variance, noise_ratios, round_cost

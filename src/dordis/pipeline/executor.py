@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from dordis.errors import InputError
-from dordis.pipeline.stages import Stage, group_stages, predecessors, step_name
+from dordis.pipeline.planner import Stage, group_stages, predecessors, step_name
 from dordis.protocol import SETUP, ClientId, Message, OpenCall, Replies, Requests, Resource, Role, Step
 from dordis.protocol_driver import AsyncExchange, Exchange, begin, resume
 

@@ -5,8 +5,10 @@ or Gaussian noise is theta^2, the squared parameter of Gaussian differential pri
 these (`dordis.privacy.gdp`).  For discrete Gaussian noise only Renyi divergences at integer orders are known.  A run
 with such a release is accounted for by Renyi divergences alone; the divergence of each of its Skellam or Gaussian
 releases is the smaller of two bounds, one from the law of the noise and one from theta^2.  The paper's figures use
-Renyi divergences throughout (`guarantee`).  The package dp-accounting converts divergences to epsilon; it is imported
-inside a function, because clients do not need it.
+Renyi divergences throughout (`guarantee`).  Those of sums are from Agarwal, Kairouz and Liu, "The Skellam Mechanism for
+Differentially Private Federated Learning", 2021, and Kairouz, Liu and Steinke, "The Distributed Discrete Gaussian
+Mechanism for Federated Learning", 2021, proposition 14.  The package dp-accounting converts divergences to epsilon; it
+is imported inside a function, because clients do not need it.
 """
 
 import math
@@ -18,17 +20,21 @@ from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from dordis.errors import InputError
-from dordis.privacy import gdp, renyi
-from dordis.privacy.renyi import Orders
+from dordis.privacy import gdp
 from dordis.privacy.scaling import Floats
+
+Orders = npt.NDArray[np.int64]
 
 PAPER_ORDERS = (*range(2, 129), 256)
 ORDERS = (*range(2, 129), *(round(128 * 2 ** (i / 16)) for i in range(1, 113)))
 """Renyi orders up to 16,384: a small epsilon needs large orders."""
 SAMPLE_DISTANCE = 2.0**-105
 """Bound on the total variation distance between one noise sample and its exact law, at any variance."""
+LEAST_SCALE = 0.5
+"""Least scale of discrete Gaussian noise for which a Renyi divergence is proved."""
 CAP, ALL_ROUNDS, PAPER = "cap", "all-rounds", "paper"
 _LARGEST_EXPONENT = 700.0
 # The ledger recomputes the multiplier from sigma: without this margin a rounding error could put a run over budget.
@@ -102,9 +108,9 @@ def renyi_divergences(event: Event, orders: Sequence[int] = ORDERS) -> Floats:
         raise InputError("Renyi orders are integers of at least 2")
     match event:
         case SkellamSum(l2_squared, l1, variance):
-            return renyi.skellam_rdp(alpha, l2_squared, l1, variance)
+            return skellam_rdp(alpha, l2_squared, l1, variance)
         case DiscreteGaussianSum(l2, l1, clients, scale, dim):
-            return renyi.discrete_gaussian_rdp(alpha, clients, scale, l2, l1, dim)
+            return discrete_gaussian_rdp(alpha, clients, scale, l2, l1, dim)
         case Gaussian(multiplier):
             return alpha / (2 * check_positive("the noise multiplier", multiplier) ** 2)
         case Repeated(inner, count):
@@ -112,6 +118,52 @@ def renyi_divergences(event: Event, orders: Sequence[int] = ORDERS) -> Floats:
         case Composed(events):
             return sum((renyi_divergences(inner, orders) for inner in events), np.zeros(alpha.shape))
     raise InputError(f"no bound is known for {type(event).__name__}")
+
+
+def skellam_rdp(orders: Orders, l2_squared: float, l1: float, variance: float) -> Floats:
+    """Return a bound on the RDP of a sum under Skellam noise of variance mu, at integer orders alpha only.
+
+    It is alpha Delta2^2 / (2 mu) + min{((2 alpha - 1) Delta2^2 + 6 Delta1) / (4 mu^2), 3 Delta1 / (2 mu)}, where Delta2
+    and Delta1 are the l2- and l1-sensitivity of the sum.
+    """
+    if not np.issubdtype(orders.dtype, np.integer) or (orders < 2).any():
+        raise InputError("the RDP of Skellam noise is known at integer orders from 2 on")
+    if variance <= 0:
+        return np.full(orders.shape, math.inf if l2_squared else 0.0)
+    alpha = orders.astype(np.float64)
+    correction = ((2 * alpha - 1) * l2_squared + 6 * l1) / (4 * variance**2)
+    bound: Floats = alpha * l2_squared / (2 * variance) + np.minimum(correction, 3 * l1 / (2 * variance))
+    return bound
+
+
+def discrete_gaussian_distance(clients: int, scale: float) -> float:
+    """Return tau = 10 sum over k = 1..n-1 of exp(-2 pi^2 g^2 k / (k + 1)), with n = `clients` and g = `scale`.
+
+    It bounds the distance between the sum of n discrete Gaussians of scale g and one discrete Gaussian.
+    """
+    k = np.arange(1, clients, dtype=np.float64)
+    return float(10 * np.exp(-2 * (math.pi * scale) ** 2 * k / (k + 1)).sum())
+
+
+def discrete_gaussian_rdp(orders: Orders, clients: int, scale: float, l2: float, l1: float, dim: int) -> Floats:
+    """Return a bound on the RDP of a sum under discrete Gaussian noise of scale g from each of n honest clients.
+
+    With S = sqrt(n) g, alpha/2 times the least of (D2/S)^2 + 2 tau d / alpha, (D2/S)^2 + 2 (D1/S) tau + tau^2 d, and
+    (D2/S + tau sqrt d)^2.  alpha is the order, D2 = `l2` and D1 = `l1` are sensitivities, d = `dim`, and tau is
+    `discrete_gaussian_distance`.
+    """
+    if clients < 1:
+        raise InputError(f"noise comes from at least one honest client, not {clients}")
+    if not scale >= LEAST_SCALE:
+        raise InputError(f"the scale of a discrete Gaussian is at least {LEAST_SCALE} for this bound, not {scale}")
+    if (orders < 2).any():
+        raise InputError("orders are at least 2")
+    tau, total = discrete_gaussian_distance(clients, scale), math.sqrt(clients) * scale
+    half = orders.astype(np.float64) / 2
+    near, ratio = (l2 / total) ** 2, l1 / total
+    by_ratio: Floats = half * near + tau * dim
+    by_norm = half * min(near + 2 * ratio * tau + tau**2 * dim, (l2 / total + tau * math.sqrt(dim)) ** 2)
+    return np.minimum(by_ratio, by_norm)
 
 
 def theta_squared(event: Event) -> float:

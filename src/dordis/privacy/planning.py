@@ -12,12 +12,12 @@ from fractions import Fraction
 from functools import cached_property
 
 from dordis.errors import InputError
-from dordis.kernels.packing import packed_size
+from dordis.kernels.ring import packed_size
 from dordis.privacy import accounting, gdp, scaling
 from dordis.privacy.further_releases import FurtherValue, PlannedRelease, plan_release
-from dordis.privacy.records.accounting import RecordSampling
-from dordis.privacy.records.encoding import RecordEncoding, fine_scaled_clip, scale_for
-from dordis.privacy.records.encoding import sensitivity as record_sensitivity
+from dordis.privacy.record_accounting import RecordSampling
+from dordis.privacy.record_encoding import RecordEncoding, fine_scaled_clip, scale_for
+from dordis.privacy.record_encoding import sensitivity as record_sensitivity
 from dordis.privacy.scaling import MOST_BITS, Ring, Sensitivity
 from dordis.privacy.setting import PROBE, SPARE, Setting
 from dordis.privacy.skellam_noise import GRID, round_up_variance

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from dordis.kernels.folding import WORD
-from dordis.kernels.packing import packed_size
+from dordis.kernels.reals import BUCKET_MULTIPLE
+from dordis.kernels.ring import packed_size
 from dordis.privacy import scaling
 from dordis.privacy.planning import Plan
 from dordis.privacy.scaling import Floats
@@ -73,7 +73,7 @@ def choose_buckets_automatically(
 
 def round_up_to_blocks(buckets: int) -> int:
     """Return a number of buckets rounded up to whole blocks; the block size depends on the number itself."""
-    padded = max(WORD, scaling.padded_length(buckets, scaling.block_size(buckets)))
+    padded = max(BUCKET_MULTIPLE, scaling.padded_length(buckets, scaling.block_size(buckets)))
     return padded if padded == buckets else round_up_to_blocks(padded)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dordis.errors import InputError
-from dordis.kernels.folding import WORD
+from dordis.kernels.reals import BUCKET_MULTIPLE
 
 Floats = npt.NDArray[np.float64]
 
@@ -64,9 +64,11 @@ def padded_length(length: int, block: int) -> int:
 
 
 def check_buckets(dim: int, buckets: int) -> None:
-    """Raise InputError unless `buckets` is a multiple of `WORD` below `dim`, or 0 for no folding."""
-    if buckets and (not WORD <= buckets < dim or buckets % WORD):
-        raise InputError(f"{dim} coordinates are folded into fewer, a multiple of {WORD}: not into {buckets}")
+    """Raise InputError unless `buckets` is a multiple of `BUCKET_MULTIPLE` below `dim`, or 0 for no folding."""
+    if buckets and (not BUCKET_MULTIPLE <= buckets < dim or buckets % BUCKET_MULTIPLE):
+        raise InputError(
+            f"{dim} coordinates are folded into fewer, a multiple of {BUCKET_MULTIPLE}: not into {buckets}"
+        )
 
 
 def rounded_norm(scaled_clip: float, dim: int, beta: float = BETA) -> float:

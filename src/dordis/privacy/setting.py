@@ -6,11 +6,10 @@ from fractions import Fraction
 from functools import cached_property
 
 from dordis.errors import InputError
-from dordis.privacy import accounting, gdp, scaling
+from dordis.privacy import accounting, gdp, record_accounting, scaling
 from dordis.privacy.accounting import Composed, Event, ParticipationSchedule, SkellamSum
 from dordis.privacy.further_releases import FurtherValue
-from dordis.privacy.records import accounting as record_accounting
-from dordis.privacy.records.accounting import RecordSampling
+from dordis.privacy.record_accounting import RecordSampling
 from dordis.privacy.scaling import MOST_BITS, Ring, Sensitivity, check_buckets
 from dordis.privacy.skellam_noise import LARGEST_VARIANCE
 from dordis.privacy.xnoise_components import NoisePlan, Scheme, default_tolerance

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import msgspec
 
-from dordis.kernels.packing import packed_size
+from dordis.kernels.ring import packed_size
 from dordis.privacy.encoding import Grid
 from dordis.privacy.setting import Setting
 from dordis.privacy.xnoise_components import Scheme

@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from dordis.errors import MalformedMessage, ParametersRefused
+from dordis.errors import MalformedMessage, ParametersRefused, TooFewClients, TooManyDropouts
 from dordis.privacy.skellam_noise import SKELLAM, NoiseLaw
 from dordis.privacy.xnoise_components import default_tolerance
 from dordis.protocol import ClientId
@@ -162,6 +162,17 @@ def agree_on(
         threshold=threshold,
     )
     return complete(draft, law)
+
+
+def ensure_enough(
+    parameters: CohortParameters, stage: str, clients: Collection[ClientId], liars: Collection[ClientId] = ()
+) -> None:
+    """Raise TooManyDropouts if more than T clients are missing at a stage, TooFewClients if no quorum remains."""
+    dropped, named = len(parameters.clients) - len(clients), frozenset(liars)
+    if dropped > parameters.tolerance:
+        raise TooManyDropouts(dropped, parameters.tolerance, named)
+    if len(clients) < parameters.quorum:
+        raise TooFewClients(stage, len(clients), parameters.quorum, named)
 
 
 def check_members(parameters: CohortParameters) -> None:

@@ -13,8 +13,7 @@ from typing import NamedTuple
 from dordis.errors import InputError
 from dordis.privacy import accounting, gdp
 from dordis.privacy.accounting import SAMPLE_DISTANCE, Event, SkellamSum
-from dordis.privacy.mechanisms import TABLE
-from dordis.privacy.mechanisms.mechanism import Mechanism, NoiseFrom
+from dordis.privacy.mechanisms import TABLE, Mechanism, NoiseFrom
 from dordis.privacy.scaling import Sensitivity
 from dordis.protocols import sparse_graph
 from dordis.protocols.encoded_sums import mechanism_of, releases_of

@@ -12,7 +12,7 @@ from dordis.protocol import ClientId, ClientState, Flow, Message, On, ProtocolCl
 from dordis.protocols.distributed_noise import ChunkOutput
 from dordis.protocols.encoded_sums import Aggregate, Assembly, DistributedDP
 from dordis.protocols.parameters import Parameters
-from dordis.protocols.replies import collect
+from dordis.protocols.summing import collect
 
 
 class Received(Message, frozen=True):

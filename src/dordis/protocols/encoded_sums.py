@@ -14,15 +14,24 @@ import numpy.typing as npt
 from msgspec import UNSET, UnsetType
 
 from dordis.errors import InputError, ParametersRefused
-from dordis.kernels.packing import Packed, pack, packed_size, unpack
-from dordis.kernels.ring import Vector
+from dordis.kernels.ring import Packed, Vector, pack, packed_size, unpack
 from dordis.privacy.clipping import CLIPPING_BIT, bit_value
-from dordis.privacy.encoding import SEED_BYTES, Entropy, Grid, Reals, norm, unfold_sum, unrotate_integers, unrotate_sum
+from dordis.privacy.encoding import (
+    SEED_BYTES,
+    Entropy,
+    Grid,
+    Reals,
+    delivered_size,
+    dequantise,
+    norm,
+    quantise,
+    unfold_sum,
+    unrotate_integers,
+    unrotate_sum,
+)
 from dordis.privacy.further_releases import FurtherRelease, FurtherSum
-from dordis.privacy.mechanisms import find_builtin_mechanism
-from dordis.privacy.mechanisms.mechanism import Mechanism, NoiseFrom, check_folding
-from dordis.privacy.quantising import delivered_size, dequantise, quantise
-from dordis.privacy.records.encoding import Integers, RecordEncoding, encode_sum, sensitivity
+from dordis.privacy.mechanisms import Mechanism, NoiseFrom, check_folding, find_builtin_mechanism
+from dordis.privacy.record_encoding import Integers, RecordEncoding, encode_sum, sensitivity
 from dordis.privacy.scaling import BLOCKS_FROM, Floats, Sensitivity, block_size
 from dordis.privacy.skellam_noise import SKELLAM
 from dordis.privacy.xnoise_components import Scheme

@@ -1,4 +1,4 @@
-"""Building blocks of protocols in which a client sends one message: helpers' keys, boxes, client and set-up.
+"""Building blocks of protocols in which a client sends one message: helpers' keys, boxes, client, set-up, prediction.
 
 A box is a secret that a client encrypts to one helper.  The parameters of such a round name the helpers, and no
 clients.  The server publishes the parameters (`ArrivalSetup`), each arriving client answers once (`OneMessageClient`),
@@ -7,6 +7,7 @@ and the helpers open the sum by the rules of the protocol.
 
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import msgspec
@@ -15,14 +16,12 @@ from msgspec.structs import replace
 
 from dordis.crypto import kdf
 from dordis.crypto.suite import Suite
-from dordis.errors import ParametersRefused, ProtocolError
-from dordis.kernels.packing import add_packed, packed_size
-from dordis.kernels.ring import Vector
+from dordis.errors import ParametersRefused, ProtocolError, TooFewClients
+from dordis.kernels.ring import Vector, add_packed, packed_size
 from dordis.privacy.encoding import Entropy
 from dordis.protocol import ClientId, Flow, Journal, Message, On, OpenCall, Resource, Role, Step
-from dordis.protocols.escrow import SECRET_BYTES, draw_secrets
+from dordis.protocols.escrow import SECRET_BYTES, Releases, draw_secrets
 from dordis.protocols.parameters import Parameters, check_rules, extend
-from dordis.protocols.replies import of_kind
 from dordis.protocols.summing import (
     Opening,
     Roster,
@@ -30,7 +29,7 @@ from dordis.protocols.summing import (
     SummingClient,
     SummingSetup,
     SummingState,
-    check_arrived,
+    of_kind,
 )
 
 KEY_BYTES = 32
@@ -171,6 +170,12 @@ class OneMessageClient(SummingClient[OneMessageState]):
         """Return the masked input, with a box for each helper."""
 
 
+def check_arrived(parameters: Parameters, stage: str, arrived: Collection[ClientId]) -> None:
+    """Raise TooFewClients if fewer than n_min clients contributed."""
+    if len(arrived) < parameters.n_min:
+        raise TooFewClients(stage, len(arrived), parameters.n_min)
+
+
 class ArrivalSetup(SummingSetup):
     """Publish the opening, and add up the contributions of arriving clients."""
 
@@ -202,3 +207,27 @@ class ArrivalSetup(SummingSetup):
         size = packed_size(self.parameters.dim, self.parameters.bits)
         if len(reply.vector) != size:
             raise ProtocolError(f"the vector of a contribution has {size} bytes, not {len(reply.vector)}")
+
+
+@dataclass(frozen=True)
+class ArrivalPrediction:
+    """The outcome of a round in which every client contributes once and all helpers answer."""
+
+    parameters: Parameters
+    arrived: tuple[ClientId, ...]
+    stage: str
+
+    def survivors(self) -> tuple[ClientId, ...]:
+        """Return the survivors, U3: all clients that arrived."""
+        return tuple(sorted(self.arrived))
+
+    def check_before_disclosure(self) -> None:
+        """Raise TooFewClients if fewer than n_min clients arrived."""
+        check_arrived(self.parameters, self.stage, self.arrived)
+
+    def check_after_disclosure(self) -> None:
+        """Raise nothing: clients are not needed after their contribution."""
+
+    def unreleased(self, due: Releases) -> Releases:
+        """Return nothing: helpers release all due secrets."""
+        return {}

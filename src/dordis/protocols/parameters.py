@@ -19,10 +19,9 @@ from msgspec import UNSET, Meta, UnsetType
 from dordis import wire
 from dordis.errors import ParametersRefused
 from dordis.privacy.clipping import clipping_bit
-from dordis.privacy.encoding import NEAREST, STOCHASTIC
+from dordis.privacy.encoding import DELIVERED_BITS, NEAREST, STOCHASTIC
 from dordis.privacy.further_releases import FurtherRelease
-from dordis.privacy.quantising import BITS as DELIVERED
-from dordis.privacy.records.encoding import RecordEncoding
+from dordis.privacy.record_encoding import RecordEncoding
 from dordis.privacy.scaling import check_buckets
 from dordis.privacy.skellam_noise import SKELLAM, NoiseLaw, support_bound
 from dordis.privacy.xnoise_components import Due, NoisePlan, Scheme, default_fraction, parse_variance, removal_context
@@ -52,7 +51,7 @@ class Projection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dim: int
     buckets: int
     rounding: str = NEAREST
-    delivered: int = DELIVERED
+    delivered: int = DELIVERED_BITS
     """Bits to which each coordinate of the sum is quantised for delivery; 0: it is not quantised."""
     rule: str = FOLDING
 
@@ -354,9 +353,10 @@ def check_projection(parameters: Parameters) -> None:
     if folded.rule != FOLDING or folded.rounding not in (NEAREST, STOCHASTIC):
         named = f"{folded.rule[: limits.LONGEST_NAME]}' with rounding '{folded.rounding[: limits.LONGEST_NAME]}"
         raise ParametersRefused(f"there is no projection by '{named}'")
-    if folded.delivered not in (0, DELIVERED):
+    if folded.delivered not in (0, DELIVERED_BITS):
         raise ParametersRefused(
-            f"a sum is delivered in {DELIVERED} bits a coordinate, or not quantised at all, not in {folded.delivered}"
+            f"a sum is delivered in {DELIVERED_BITS} bits a coordinate, or not quantised at all, not in "
+            f"{folded.delivered}"
         )
     if not 1 <= folded.buckets <= length or folded.dim > limits.LARGEST_DIM:
         raise ParametersRefused(f"{folded.dim} coordinates cannot be folded into {folded.buckets} of {length}")

@@ -18,10 +18,9 @@ from dordis.kernels.ring import Vector
 from dordis.privacy.encoding import Entropy
 from dordis.protocol import ClientId, ClientState, Flow, Journal, Message, On, Resource, Step
 from dordis.protocols import parameters as rules
-from dordis.protocols.cohort import CohortOpening, CohortParameters, CohortState, agree_with_cohort
+from dordis.protocols.cohort import CohortOpening, CohortParameters, CohortState, agree_with_cohort, ensure_enough
 from dordis.protocols.escrow import IssuedSecrets, Releases, draw_secrets
 from dordis.protocols.parameters import SEMI_HONEST
-from dordis.protocols.replies import collect, ensure_enough
 from dordis.protocols.summing import (
     ChunkSum,
     Leaving,
@@ -31,6 +30,7 @@ from dordis.protocols.summing import (
     SummingProtocol,
     SummingServer,
     SummingSetup,
+    collect,
     require_parameters,
 )
 from dordis.protocols.vector_backend import Accumulator

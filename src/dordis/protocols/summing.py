@@ -1,6 +1,7 @@
 """The interface of summing protocols: server, client and helper, their messages, and the result of a chunk.
 
-A protocol is a module or a folder that defines a `SummingProtocol`, and one line in `dordis.protocols.table`.
+A protocol is a module or a folder that defines a `SummingProtocol`, and one line of the table in `dordis.protocols`.
+Servers collect replies with `collect`: a malformed reply counts as a dropout, and its sender as a liar.
 """
 
 from abc import abstractmethod
@@ -13,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from dordis.crypto.suite import Suite
-from dordis.errors import ProtocolError, TooFewClients
+from dordis.errors import CryptoError, InputError, MalformedMessage, ProtocolError
 from dordis.kernels.ring import Vector
 from dordis.privacy.encoding import Entropy
 from dordis.protocol import (
@@ -25,6 +26,7 @@ from dordis.protocol import (
     Party,
     ProtocolClient,
     ProtocolServer,
+    Replies,
     Role,
     Step,
 )
@@ -112,6 +114,41 @@ VerifyClient = Callable[[int, ClientId, bytes], None]
 
 def accept_any_client(index: int, client: ClientId, proof: bytes) -> None:
     """Accept every client: with open arrival no client is selected."""
+
+
+Reply = TypeVar("Reply", bound=Message)
+Parsed = TypeVar("Parsed")
+
+
+def collect(
+    asked: Collection[ClientId],
+    kind: type[Reply],
+    replies: Replies,
+    check: Callable[[ClientId, Reply], Parsed],
+    liars: set[ClientId] | None = None,
+) -> dict[ClientId, Parsed]:
+    """Return each client's reply as `check` parses it, by id; clients whose reply it refuses are added to `liars`."""
+    accepted: dict[ClientId, Parsed] = {}
+    for u, reply in replies:
+        if u in accepted or u not in asked:
+            continue
+        try:
+            accepted[u] = check(u, of_kind(kind, reply))
+        except (ProtocolError, CryptoError, InputError):
+            catch(u, set() if liars is None else liars)
+    return dict(sorted(accepted.items()))
+
+
+def catch(u: ClientId, liars: set[ClientId]) -> None:
+    """Add a client to `liars`: it sent a message that no honest client sends."""
+    liars.add(u)
+
+
+def of_kind(kind: type[Reply], reply: Message) -> Reply:
+    """Return a reply of the expected kind; raise MalformedMessage for any other kind."""
+    if not isinstance(reply, kind):
+        raise MalformedMessage(f"this is a {type(reply).__name__}, not a {kind.__name__}")
+    return reply
 
 
 class SummingSetup(ProtocolServer[None]):
@@ -234,13 +271,8 @@ WriteParameters = Callable[[Parameters, Roster], Parameters]
 MakeServer = Callable[[Any, Mapping[ClientId, bytes], Mapping[ClientId, bytes], Suite], SummingServer]
 """Makes the server of one round from parameters, registry of signing keys, proofs of selection and suite."""
 
-CheckSigned = Callable[
-    [Any, int, Collection[ClientId], Mapping[int, bytes], Mapping[ClientId, bytes], Suite],
-    None,
-]
-"""Raises unless a quorum signed the survivors of a chunk.
-
-The arguments are parameters, chunk, survivors, signatures, signing keys and suite."""
+CheckSigned = Callable[[Any, int, Collection[ClientId], Mapping[int, bytes], Mapping[ClientId, bytes], Suite], None]
+"""Raises unless a quorum signed a chunk's survivors; takes parameters, chunk, survivors, signatures, keys and suite."""
 
 
 class MakeClient(Protocol):
@@ -296,36 +328,6 @@ class Prediction(Protocol):
 
     def unreleased(self, due: Releases) -> Releases:
         """Return the secrets that are due for release and cannot be recovered."""
-
-
-@dataclass(frozen=True)
-class ArrivalPrediction:
-    """The outcome of a round in which every client contributes once and all helpers answer."""
-
-    parameters: Parameters
-    arrived: tuple[ClientId, ...]
-    stage: str
-
-    def survivors(self) -> tuple[ClientId, ...]:
-        """Return the survivors, U3: all clients that arrived."""
-        return tuple(sorted(self.arrived))
-
-    def check_before_disclosure(self) -> None:
-        """Raise TooFewClients if fewer than n_min clients arrived."""
-        check_arrived(self.parameters, self.stage, self.arrived)
-
-    def check_after_disclosure(self) -> None:
-        """Raise nothing: clients are not needed after their contribution."""
-
-    def unreleased(self, due: Releases) -> Releases:
-        """Return nothing: helpers release all due secrets."""
-        return {}
-
-
-def check_arrived(parameters: Parameters, stage: str, arrived: Collection[ClientId]) -> None:
-    """Raise TooFewClients if fewer than n_min clients contributed."""
-    if len(arrived) < parameters.n_min:
-        raise TooFewClients(stage, len(arrived), parameters.n_min)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dordis.crypto.suite import Suite
-from dordis.kernels.packing import Packed, add_packed
-from dordis.kernels.ring import Vector
+from dordis.kernels.ring import Packed, Vector, add_packed
 from dordis.privacy.skellam_noise import AddNoise
 from dordis.protocol import ClientId
 

@@ -6,8 +6,8 @@ import msgspec
 
 from dordis.errors import InputError
 from dordis.privacy.further_releases import FurtherValue
-from dordis.privacy.mechanisms.mechanism import NoiseFrom
-from dordis.privacy.records.accounting import SampledEvents
+from dordis.privacy.mechanisms import NoiseFrom
+from dordis.privacy.record_accounting import SampledEvents
 from dordis.protocols.parameters import Assistance
 
 DEPLOYED = "deployed"

@@ -16,7 +16,7 @@ from dordis.ledger.ledger import LedgerSummary
 from dordis.ledger.stated_epsilon import StatedEpsilon
 from dordis.ledger.verification import check_evidence
 from dordis.privacy.accounting import budget_warnings
-from dordis.privacy.mechanisms.mechanism import NoiseFrom
+from dordis.privacy.mechanisms import NoiseFrom
 from dordis.records import run_records
 from dordis.records.manifest import Trust
 from dordis.records.run_records import CONFIG, RoundRecord, StoredRun

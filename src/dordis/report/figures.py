@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from dordis.privacy.mechanisms.mechanism import NoiseFrom
+from dordis.privacy.mechanisms import NoiseFrom
 from dordis.records.run_records import RoundRecord
 from dordis.report.charts import BarChart, Chart, LineChart, Mark, Point, Series, Value
 from dordis.report.facts import RunFacts, count_dropouts

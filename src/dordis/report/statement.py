@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dordis.privacy.accounting import PAPER
-from dordis.privacy.mechanisms.mechanism import NoiseFrom
+from dordis.privacy.mechanisms import NoiseFrom
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols.concrete_bounds import OPERATIONS, RoundSize, security_bits
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST, Assistance

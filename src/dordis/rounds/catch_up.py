@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from dordis import wire
 from dordis.errors import ParametersRefused, ProtocolError, UnexpectedRequest
-from dordis.privacy.mechanisms.mechanism import Mechanism
+from dordis.privacy.mechanisms import Mechanism
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import Journal
 from dordis.protocols.delivery import Dispatch, Store

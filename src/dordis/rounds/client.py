@@ -17,8 +17,8 @@ from dordis.errors import Aborted, NotReady, ProtocolError, UnexpectedRequest
 from dordis.kernels.ring import Vector
 from dordis.privacy.clipping import CLIPPING_BIT
 from dordis.privacy.encoding import Entropy
-from dordis.privacy.mechanisms.mechanism import Mechanism
-from dordis.privacy.records.encoding import RecordEncoding
+from dordis.privacy.mechanisms import Mechanism
+from dordis.privacy.record_encoding import RecordEncoding
 from dordis.protocol import ClientId, Journal, MemoryJournal, Message
 from dordis.protocols import parameters as rules
 from dordis.protocols.delivery import DeliveryClient, Dispatch, Store

@@ -15,7 +15,7 @@ import msgspec
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import InputError
 from dordis.pipeline.executor import Compute, Timeline, execute_async, run_in_thread
-from dordis.privacy.mechanisms.mechanism import Mechanism
+from dordis.privacy.mechanisms import Mechanism
 from dordis.protocol import (
     ClientId,
     Flow,
@@ -30,7 +30,6 @@ from dordis.protocols.delivery import DeliveryServer, Dispatch
 from dordis.protocols.distributed_noise import ChunkOutput, PrivateChunk, PrivateServer
 from dordis.protocols.encoded_sums import Aggregate, DecodedChunk, DistributedDP
 from dordis.protocols.parameters import Parameters
-from dordis.protocols.replies import collect
 from dordis.protocols.summing import (
     SummingChunk,
     SummingProtocol,
@@ -38,6 +37,7 @@ from dordis.protocols.summing import (
     SummingSetup,
     VerifyClient,
     accept_any_client,
+    collect,
 )
 from dordis.protocols.vector_backend import LOCAL, Vectors
 from dordis.rounds.arrivals import Arrivals, ArrivalStore

@@ -23,7 +23,7 @@ from dordis.kernels.ring import Vector
 from dordis.privacy import scaling
 from dordis.privacy.encoding import NEAREST, centre
 from dordis.privacy.further_releases import FurtherRelease
-from dordis.privacy.mechanisms.mechanism import Mechanism
+from dordis.privacy.mechanisms import Mechanism
 from dordis.privacy.planning import Plan
 from dordis.privacy.skellam_noise import SKELLAM
 from dordis.privacy.xnoise_components import Scheme

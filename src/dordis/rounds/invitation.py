@@ -16,8 +16,8 @@ import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
 from dordis.errors import MalformedMessage, ParametersRefused, UnexpectedRequest
-from dordis.privacy.mechanisms.mechanism import Mechanism
-from dordis.privacy.records.encoding import RecordEncoding
+from dordis.privacy.mechanisms import Mechanism
+from dordis.privacy.record_encoding import RecordEncoding
 from dordis.protocol import ClientId, Flow, Message, ProtocolServer, Replies, Requests, Resource, Step
 from dordis.protocols.costs import round_cost
 from dordis.protocols.limits import (
@@ -27,8 +27,7 @@ from dordis.protocols.limits import (
     MOST_CHUNKS,
 )
 from dordis.protocols.parameters import INDEX_BYTES, RUN_BYTES, Parameters
-from dordis.protocols.replies import collect
-from dordis.protocols.summing import SummingProtocol
+from dordis.protocols.summing import SummingProtocol, collect
 from dordis.rounds import model as models
 from dordis.rounds.app import AppForm, RoundInfo, told_number
 from dordis.rounds.model import ModelBytes

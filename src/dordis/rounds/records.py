@@ -19,7 +19,7 @@ import numpy.typing as npt
 from dordis.errors import InputError, ParametersRefused
 from dordis.kernels.reals import add_records
 from dordis.privacy.encoding import Entropy, Reals
-from dordis.privacy.records.encoding import Integers, RecordEncoding, draw_sample
+from dordis.privacy.record_encoding import Integers, RecordEncoding, draw_sample
 from dordis.protocols.parameters import RUN_BYTES
 from dordis.rounds.app import AppClient, AppServer, RoundInfo
 from dordis.rounds.model import ModelBytes, Numbers

@@ -13,13 +13,13 @@ from dordis.owner.policy import CLIENT, RECORD
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.clipping import Clipping
 from dordis.privacy.mechanisms import load_mechanism
-from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.privacy.mechanisms.distributed import DSkellam
 from dordis.privacy.projection import AUTO, OFF
-from dordis.privacy.records.accounting import RecordSampling, count_events, sampling_word
+from dordis.privacy.record_accounting import RecordSampling, count_events, sampling_word
 from dordis.privacy.setting import Setting
+from dordis.protocols import summing_protocol
 from dordis.protocols.parameters import MALICIOUS
 from dordis.protocols.summing import SummingProtocol
-from dordis.protocols.table import summing_protocol
 from dordis.rounds.app import AppClient, AppServer, Task
 from dordis.rounds.records import RecordClient, as_record_client, check_records
 from dordis.runs.parties import SelectionRule

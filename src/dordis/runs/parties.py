@@ -10,8 +10,8 @@ from dordis.identity.registry import Registry
 from dordis.owner.participation import MemoryTrainings, Participation
 from dordis.owner.policy import CLIENT, RECORD, Owner, Policy
 from dordis.owner.receipts import KeptReceipts
-from dordis.privacy.mechanisms.mechanism import Mechanism
-from dordis.privacy.records.accounting import WORD
+from dordis.privacy.mechanisms import Mechanism
+from dordis.privacy.record_accounting import WORD
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import Assistance
 from dordis.protocols.summing import SummingProtocol

@@ -11,7 +11,7 @@ from msgspec import UNSET
 from dordis.errors import InputError
 from dordis.ledger.client_spending import Budget
 from dordis.ledger.round_charge import Charge
-from dordis.privacy import planning, projection, quantising
+from dordis.privacy import planning, projection
 from dordis.privacy.accounting import (
     ALL_ROUNDS,
     ORDERS,
@@ -21,14 +21,20 @@ from dordis.privacy.accounting import (
     multiplier_for_cost,
 )
 from dordis.privacy.clipping import CLIPPING_BIT
-from dordis.privacy.encoding import chunk_ends
-from dordis.privacy.mechanisms import find_builtin_mechanism
-from dordis.privacy.mechanisms.distributed_skellam import DSkellam
-from dordis.privacy.mechanisms.mechanism import Mechanism, NoiseFrom, NoiseVariances, check_folding, mechanism_name
+from dordis.privacy.encoding import DISTORTION, chunk_ends
+from dordis.privacy.mechanisms import (
+    Mechanism,
+    NoiseFrom,
+    NoiseVariances,
+    check_folding,
+    find_builtin_mechanism,
+    mechanism_name,
+)
+from dordis.privacy.mechanisms.distributed import DSkellam
 from dordis.privacy.planning import XNOISE, Plan
 from dordis.privacy.projection import Alignment, Saving
-from dordis.privacy.records.accounting import SampledEvents
-from dordis.privacy.records.encoding import RecordEncoding
+from dordis.privacy.record_accounting import SampledEvents
+from dordis.privacy.record_encoding import RecordEncoding
 from dordis.privacy.setting import Setting, default_threshold
 from dordis.privacy.strategies import Rule, Strategy
 from dordis.privacy.xnoise_components import Scheme
@@ -133,7 +139,7 @@ class RoundPlan:
         grid, survivors = self.mechanism.grid, min(aggregate.survivors)
         update = outputs[: len(aggregate.survivors)]
         left = statistics.mean(float(output.left) for output in update) + survivors / 12
-        gain = math.sqrt(1 - quantising.DISTORTION) if self.mechanism.delivered_bits else 1.0
+        gain = math.sqrt(1 - DISTORTION) if self.mechanism.delivered_bits else 1.0
         reach = survivors * self.setting.clip
         return Alignment.from_sum(gain * aggregate.total, grid.summed_dim, left / grid.scale**2, reach)
 

@@ -14,7 +14,7 @@ from dordis.config.schema import RunConfig
 from dordis.durable_files import lock_directory
 from dordis.errors import BudgetExceeded, InputError, RoundFailed
 from dordis.identity.registry import Registry
-from dordis.kernels.packing import packed_size
+from dordis.kernels.ring import packed_size
 from dordis.ledger import verification
 from dordis.ledger.ledger import Ledger, LedgerSummary
 from dordis.ledger.receipt import last_digest

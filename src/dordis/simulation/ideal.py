@@ -23,8 +23,9 @@ from dordis.privacy.skellam_noise import NoiseLaw
 from dordis.protocol import ClientId, Message, Party
 from dordis.protocols.distributed_noise import ChunkOutput, OneDraw
 from dordis.protocols.encoded_sums import DistributedDP
+from dordis.protocols.one_message import ArrivalPrediction
 from dordis.protocols.parameters import Parameters
-from dordis.protocols.summing import ArrivalPrediction, Leaving, Prediction, SummingProtocol
+from dordis.protocols.summing import Leaving, Prediction, SummingProtocol
 from dordis.rounds.client import Client, ClientRound
 from dordis.rounds.engine import AgreedRound, Gathered, RoundResult
 from dordis.rounds.impossible_sums import check_possible, describe_check

@@ -18,7 +18,7 @@ from dordis.apps.learning.record_gradients import (
 from dordis.errors import InputError
 from dordis.kernels.reals import LEAST_LENGTH
 from dordis.privacy.encoding import Reals
-from dordis.privacy.records.encoding import RecordEncoding
+from dordis.privacy.record_encoding import RecordEncoding
 from dordis.rounds.app import AppServer, RoundInfo
 from dordis.rounds.records import Places, check_independence, rehearse_records, sum_places, sum_records
 from dordis.rounds.user_code import contain

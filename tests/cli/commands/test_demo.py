@@ -5,7 +5,7 @@ import pytest
 
 from dordis.cli.commands.demo import DIM, simulate_round
 from dordis.errors import InputError
-from dordis.kernels.packing import unpack
+from dordis.kernels.ring import unpack
 
 
 @pytest.mark.slow

@@ -8,11 +8,10 @@ import pytest
 
 from dordis import wire
 from dordis.errors import Aborted, InvalidKey, InvalidSignature, ParametersRefused, UnexpectedRequest
-from dordis.kernels.packing import packed_size
+from dordis.kernels.ring import packed_size
 from dordis.protocol import ClientId
 from dordis.protocols.assisted import AssistedClient
-from dordis.protocols.assisted.derivations import join_pieces, piece
-from dordis.protocols.assisted.messages import Header, SendContribution
+from dordis.protocols.assisted.messages import Header, SendContribution, join_pieces, piece
 from dordis.protocols.distributed_noise import NoisyInput
 from tests.protocols.assisted.parties import NOW, Round, secret, signing_keys
 

@@ -8,9 +8,9 @@ import pytest
 from dordis.crypto import signature
 from dordis.errors import InvalidSignature, ParametersRefused, ProtocolError, UnexpectedRequest
 from dordis.protocol import ENCODER, ClientId
-from dordis.protocols.assisted import AssistedHelper, derivations
+from dordis.protocols.assisted import AssistedHelper
 from dordis.protocols.assisted.helper import KEYS_AHEAD, LIFETIME, HelperPolicy, MemoryStore
-from dordis.protocols.assisted.messages import Entry, Introduce, OpenBoxes
+from dordis.protocols.assisted.messages import Entry, Introduce, OpenBoxes, header_statement
 from dordis.protocols.parameters import SEMI_HONEST, unpack_words
 from tests.protocols.assisted.parties import NOW, ROUND, RUN, Round, Served, secret
 
@@ -65,7 +65,7 @@ def test_boxes_and_seeds_that_are_wrong_name_their_clients():
     client = served.round.clients[2]
     header[5] = hashlib.sha256(bad).digest() + header[5][32:]
     encoded = ENCODER.encode(header)
-    signed = signature.sign(client._signing, derivations.header_statement(encoded))
+    signed = signature.sign(client._signing, header_statement(encoded))
     reply = served.open(1, served.entries(1, [1]) | {2: Entry(encoded, signed, bad)})
     assert unpack_words(reply.named) == (2,)
     assert unpack_words(served.open(1, {2: Entry(encoded, signed, bad)}).named) == (2,)

@@ -1,8 +1,11 @@
-"""A client answers once: it repeats the same reply to the same request, and any other request aborts it."""
+"""A client repeats its reply to a repeated request, aborts at any other, and erases its secrets when it leaves."""
 
+import gc
+import weakref
 from copy import deepcopy
 
 import msgspec
+import numpy as np
 import pytest
 
 from dordis import protocol_driver as drive
@@ -13,8 +16,16 @@ from dordis.protocols.cohort import agree_on
 from dordis.protocols.distributed_noise import NoisyInput
 from dordis.protocols.parameters import MALICIOUS
 from dordis.protocols.secagg import SECAGG, SecAggClient, SecAggServer
-from dordis.protocols.secagg.messages import Agree, CollectInput, PrepareInput, RemoveNoise, ShareKeys, Unmask
-from dordis.protocols.secagg.state import SecAggState
+from dordis.protocols.secagg.client import SecAggState
+from dordis.protocols.secagg.messages import (
+    Agree,
+    CollectInput,
+    DeliverShares,
+    PrepareInput,
+    RemoveNoise,
+    ShareKeys,
+    Unmask,
+)
 from dordis.simulation.exchange import LocalExchange
 from tests.protocols.rounds import Round, make_client, random_inputs, registry
 
@@ -185,3 +196,27 @@ def test_a_client_is_not_restored_without_its_journal(recorded):
     recorder, _, vector = recorded
     with pytest.raises(InputError, match="journal"):
         SecAggClient(WATCHED, NoisyInput(vector), state=recorder.client.state)
+
+
+@pytest.mark.parametrize("stop", [ShareKeys, DeliverShares, PrepareInput, CollectInput, Unmask])
+def test_a_client_that_leaves_drops_its_vector_and_what_it_made_of_it(stop):
+    inputs = random_inputs(P, 1)
+    vector = np.array(inputs[2])
+    client, held = make_client(P, 2, vector), weakref.ref(vector)
+    session = Round(P, inputs, clients={2: client})
+    del vector
+
+    def exchange(requests):
+        if any(type(request) is stop for request in requests.values()):
+            raise InterruptedError
+        return session.exchange(requests)
+
+    with pytest.raises(InterruptedError):
+        drive.run(session.server, exchange)
+    assert held() is not None
+    client.close()
+    gc.collect()
+    assert held() is None
+    assert not client._prepared
+    assert not client._agreed
+    assert not client.state.secrets

@@ -1,4 +1,7 @@
-"""Recorded rounds: the same entropy gives the same bytes, and an honest client refuses the listed messages."""
+"""Recorded rounds: the same entropy gives the same bytes, and an honest client refuses the listed messages.
+
+Signed statements bind kind, round, client and content.  Disclosed secrets are not in the repr of a message.
+"""
 
 import hashlib
 import json
@@ -10,14 +13,20 @@ import pytest
 
 from dordis import errors, wire
 from dordis import protocol_driver as drive
-from dordis.errors import Aborted
-from dordis.privacy.quantising import LEVELS
+from dordis.crypto import signature
+from dordis.crypto.suite import DEFAULT
+from dordis.errors import Aborted, InvalidSignature, ProtocolError
+from dordis.privacy.encoding import LEVELS
+from dordis.protocols.cohort import agree_on
 from dordis.protocols.distributed_noise import PrivateServer
 from dordis.protocols.encoded_sums import DistributedDP
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import SecAggServer, messages
+from dordis.protocols.secagg.checks import verify_statement
+from dordis.protocols.secagg.messages import Advertisement, EncryptedShares, MaskedInput, NoiseShares, Unmasking
 from dordis.rounds.catch_up import decode_missed_sum
 from dordis.rounds.invitation import SendSum
+from tests.protocols.rounds import public_key, signing_key
 from tests.references.encoding import Folding, Reference
 from tests.vectors.make_transcripts import (
     ROUNDS,
@@ -181,3 +190,53 @@ def test_the_rounds_cover_every_stage_and_loss():
     assert lost == {"CollectInput", "Agree", "Unmask", "RemoveNoise"}
     assert len(ten["outputs"]) == 2
     assert isinstance(parameters_of(ten), Parameters)
+
+
+P, OTHER_ROUND = (
+    agree_on(run=bytes(32), index=index, clients=range(1, 6), threshold=3, tolerance=1, bits=13, ends=[5])
+    for index in (0, 1)
+)
+KEYS = Advertisement(b"c" * 32, b"m" * 32, b"t" * 32)
+SHARES = EncryptedShares({2: b"x", 3: b"y"}, b"k" * 32, b"h" * 16)
+
+
+def test_kind_round_client_and_content_are_bound():
+    stated = [
+        messages.keys_statement(P, 1, KEYS),
+        messages.keys_statement(OTHER_ROUND, 1, KEYS),
+        messages.keys_statement(P, 2, KEYS),
+        messages.keys_statement(P, 1, Advertisement(b"c" * 32, b"m" * 33, b"t" * 31)),
+        messages.shares_statement(P, 1, SHARES),
+        messages.shares_statement(P, 1, EncryptedShares({2: b"y", 3: b"x"}, b"k" * 32, b"h" * 16)),
+        messages.shares_statement(P, 1, EncryptedShares({2: b"x", 3: b"y"}, b"k" * 32, b"i" * 16)),
+        messages.survivors_statement(P, 0, P.pack([1, 2, 3])),
+        messages.survivors_statement(P, 1, P.pack([1, 2, 3])),
+        messages.survivors_statement(P, 0, P.pack([1, 2, 4])),
+    ]
+    assert len({*stated}) == len(stated)
+
+
+def test_a_signature_is_accepted_from_its_registered_signer_only():
+    statement = messages.survivors_statement(P, 0, P.pack([1, 2, 3]))
+    signed, registry = signature.sign(signing_key(1), statement), {1: public_key(1), 2: public_key(2)}
+    verify_statement(DEFAULT, registry, 1, statement, signed)
+    with pytest.raises(InvalidSignature):
+        verify_statement(DEFAULT, registry, 2, statement, signed)
+    with pytest.raises(InvalidSignature):
+        verify_statement(DEFAULT, registry, 1, statement + b"x", signed)
+    with pytest.raises(ProtocolError, match="not in the registry"):
+        verify_statement(DEFAULT, registry, 3, statement, signed)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        MaskedInput(0, b"secret", b"secret"),
+        Unmasking(0, b"secret", b"secret", {0: b"secret"}),
+        NoiseShares(0, b"secret"),
+    ],
+)
+def test_what_is_disclosed_is_not_in_the_representation(message):
+    assert "secret" not in repr(message)
+    assert repr(message) == f"<{type(message).__name__}>"
+    assert "secret" not in f"{[message]}"

@@ -14,8 +14,8 @@ from dordis.protocol import ENCODER, MemoryJournal
 from dordis.protocols.cohort import agree_on
 from dordis.protocols.distributed_noise import NoisyInput
 from dordis.protocols.secagg import SecAggClient, SecAggServer, masking
+from dordis.protocols.secagg.client import SecAggState
 from dordis.protocols.secagg.messages import CollectInput, InputReady, PrepareInput
-from dordis.protocols.secagg.state import SecAggState
 from dordis.simulation.exchange import LocalExchange
 from tests.protocols.rounds import Round, random_inputs
 

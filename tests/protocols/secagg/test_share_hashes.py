@@ -10,9 +10,9 @@ from dordis.protocols.secagg.masking import (
     hashes_length,
     share_hash,
     share_hashes,
+    shared_count,
     split_hashes,
 )
-from dordis.protocols.secagg.state import shared_count
 from tests.protocols.secagg.deviants import P
 
 SHARE = bytes(range(36))

@@ -16,7 +16,7 @@ from dordis.kernels.ring import Vector
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.encoding import Entropy
 from dordis.privacy.planning import Plan
-from dordis.privacy.records.accounting import RecordSampling, count_events, sampling_word
+from dordis.privacy.record_accounting import RecordSampling, count_events, sampling_word
 from dordis.privacy.scaling import Floats
 from dordis.privacy.setting import Setting
 from dordis.privacy.skellam_noise import SKELLAM, NoiseLaw

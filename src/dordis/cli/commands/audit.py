@@ -50,7 +50,7 @@ def audit(
     """
     from dordis.apps import audit as auditing
     from dordis.privacy.strategies import XNoise
-    from dordis.protocols.table import summing_protocol
+    from dordis.protocols import summing_protocol
 
     if unit not in ("client", "record"):
         raise InputError(f"--unit is 'client' or 'record', not '{unit}'")

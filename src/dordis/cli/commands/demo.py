@@ -138,7 +138,7 @@ def draw_values(entropy: "Entropy") -> "Floats":
 
 def mean_table(outcome: DemoRound) -> "Table":
     """Return the first coordinates of the true mean, of the private mean, and of one upload as the server sees it."""
-    from dordis.kernels.packing import unpack
+    from dordis.kernels.ring import unpack
     from dordis.privacy.encoding import centre
 
     watched = outcome.output.survivors[0]

@@ -92,7 +92,7 @@ def _read_run_id(text: str | None) -> bytes | None:
 def _describe_adversary(summary: "LedgerSummary") -> str:
     """Return in words against whom the epsilon holds; of several mechanisms, the weakest guarantee counts."""
     from dordis.privacy import mechanisms
-    from dordis.privacy.mechanisms.mechanism import NoiseFrom
+    from dordis.privacy.mechanisms import NoiseFrom
 
     foreign = [name for name in summary.mechanisms if name not in mechanisms.TABLE]
     if foreign:

@@ -338,7 +338,7 @@ def print_outcome(under_way: "Run", result: "RunOutcome", as_json: bool, *, quie
 def _print_forecast(simulated: "SimulatedJob", as_json: bool) -> None:
     """Print the plan of a run, and the expected bytes and seconds of a round."""
     from dordis.cli.run_display import forecast_table
-    from dordis.kernels.packing import packed_size
+    from dordis.kernels.ring import packed_size
     from dordis.privacy.advice import describe_prospects
     from dordis.runs.threat_model import describe_rates
     from dordis.simulation.profiling import rehearse

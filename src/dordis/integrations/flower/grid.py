@@ -27,8 +27,8 @@ from dordis.integrations.flower.population import Enrolment, FlowerModel, Flower
 from dordis.owner.policy import RECORD as RECORD_UNIT
 from dordis.privacy.advice import ENOUGH, EQUAL, NOTHING, check_prospects, clients_for_ratio, describe_ratio, run_ratio
 from dordis.protocol import ClientId
+from dordis.protocols import summing_protocol
 from dordis.protocols.summing import SummingProtocol
-from dordis.protocols.table import summing_protocol
 from dordis.runs.coordinator import FinishedRound
 from dordis.runs.job import Job, check_record_column, prepare
 from dordis.runs.run import Run

@@ -42,11 +42,11 @@ from dordis.integrations.flower.state import FileState, NodeState, RunState, Sta
 from dordis.integrations.flower.training import CallNext, FlowerApp, check_record_ids
 from dordis.owner.policy import Policy
 from dordis.privacy.encoding import Entropy
-from dordis.privacy.mechanisms.mechanism import Mechanism
+from dordis.privacy.mechanisms import Mechanism
 from dordis.protocol import ClientId, Message, Role
+from dordis.protocols import SUMMING, summing_protocol
 from dordis.protocols.assisted.helper import AssistedHelper, HelperPolicy, HelperStore
 from dordis.protocols.summing import SummingProtocol, VerifyClient
-from dordis.protocols.table import SUMMING, summing_protocol
 from dordis.rounds.catch_up import check_trainable
 from dordis.rounds.client import Client
 from dordis.rounds.invitation import Accepted, Invite, Train

@@ -1,16 +1,179 @@
-"""The mechanisms of differential privacy by name.  A new one is a file of this package and a line of this table."""
+"""The mechanisms of differential privacy: their interface, and the table of their names.
 
-from dordis.errors import ParametersRefused
+A mechanism encodes updates and decodes sums.  It is one tagged struct in a file of this package, and one line of
+`TABLE`.  The tag is the name in the parameters of a round and in policies of owners.
+"""
+
+import math
+import secrets
+from dataclasses import replace
+from enum import Enum
+from fractions import Fraction
+from typing import ClassVar, NamedTuple, Self
+
+import msgspec
+
+from dordis.errors import InputError, ParametersRefused
+from dordis.kernels.ring import Vector
 from dordis.loading import load_class
-from dordis.privacy.mechanisms.mechanism import Mechanism
+from dordis.privacy import encoding, planning, scaling
+from dordis.privacy.accounting import Event, SkellamSum
+from dordis.privacy.encoding import Entropy, Grid, Reals
+from dordis.privacy.planning import Plan
+from dordis.privacy.record_encoding import Integers
+from dordis.privacy.scaling import MOST_BITS, Floats, Sensitivity
+from dordis.privacy.setting import Setting
+from dordis.privacy.skellam_noise import SKELLAM, NoiseLaw
+from dordis.privacy.xnoise_components import Scheme
 
 TABLE = {
-    "skellam": "dordis.privacy.mechanisms.distributed_skellam:DSkellam",
-    "ddgauss": "dordis.privacy.mechanisms.distributed_discrete_gaussian:DDGauss",
+    "skellam": "dordis.privacy.mechanisms.distributed:DSkellam",
+    "ddgauss": "dordis.privacy.mechanisms.distributed:DDGauss",
     "central-gaussian": "dordis.privacy.mechanisms.baselines:CentralGaussian",
     "local-gaussian": "dordis.privacy.mechanisms.baselines:LocalGaussian",
     "none": "dordis.privacy.mechanisms.baselines:NoMechanism",
 }
+WIDE = 64.0
+"""Headroom of the 32-bit grids of the baselines: the ring holds this many standard deviations of a coordinate."""
+_AGREE = 1 - 1e-9  # relative slack: machines may compute slightly different bounds in floating point
+
+
+class NoiseFrom(Enum):
+    """The parties that add the noise; they decide whom a client has to trust."""
+
+    CLIENTS = "clients"
+    """All clients together: each adds a share."""
+    CLIENT = "client"
+    """Every client adds enough noise for itself and trusts nobody."""
+    SERVER = "server"
+    """The server, which sees the sum without noise."""
+    NOBODY = "nobody"
+
+    @property
+    def adversary(self) -> str:
+        """Say against which adversary an epsilon under this noise holds."""
+        if self is NoiseFrom.SERVER:
+            return "against everybody but the server, who is trusted with the sum and with the noise"
+        return "against the server, who knows who takes part"
+
+
+class NoiseVariances(NamedTuple):
+    """Variances of the noise in squared integer units: planned, left in the sum, and charged by the ledger."""
+
+    wanted: float
+    left: float
+    charged: float
+
+
+class Mechanism(msgspec.Struct, frozen=True):
+    """Encode updates as vectors over the ring, decode their sums, and return the release that the ledger charges.
+
+    `clip` is c, the largest norm of an update in real units, and `sensitivity` is Delta2^2, the largest squared norm in
+    the integers; either is 0 if it is not bounded.
+    """
+
+    grid: Grid
+    clip: float = 0.0
+    sensitivity: int = 0
+
+    noise_from: ClassVar[NoiseFrom] = NoiseFrom.CLIENTS
+    schemes: ClassVar[frozenset[Scheme]] = frozenset({Scheme.NONE})
+    """Schemes by which the protocol may add noise; only NONE if the mechanism adds its own noise or needs none."""
+    law: ClassVar[NoiseLaw] = SKELLAM
+    """The law of the protocol's noise, which clients add from seeds and the server removes."""
+    has_price_list: ClassVar[bool] = True
+    """Whether the ledger stores a price list, a cost for each noise variance; False if only the protocol adds noise."""
+    only_renyi: ClassVar[bool] = False
+    """Whether only Renyi divergences of the noise are known: plans then use these, and owners cannot count its cost."""
+    may_fold: ClassVar[bool] = False
+    """Whether updates may be folded; False if the noise is added to unfolded updates, or to the unfolded sum."""
+    sums_records: ClassVar[bool] = False
+    """Whether the mechanism is analysed for exact sums of sampled records."""
+    in_ring: ClassVar[bool] = True
+    """Whether the noise is in the integers; if not, ideal simulations sum updates without rounding them."""
+    description: ClassVar[str] = ""
+    """Description of the noise, for the privacy statement."""
+
+    @classmethod
+    def from_plan(cls, plan: Plan) -> Self:
+        """Return the mechanism of a plan."""
+        return cls(grid_from_plan(plan), plan.setting.clip, plan.sensitivity.squared)
+
+    @classmethod
+    def for_cost(cls, setting: Setting, allowance: float) -> Self:
+        """Return the mechanism whose releases cost a theta^2 of `allowance` at most; see `Setting.allowance`."""
+        return cls.from_plan(planning.plan_for_cost(setting, allowance))
+
+    @classmethod
+    def from_parameters(cls, grid: Grid, clip: float, sensitivity: int, noise: str) -> Self:
+        """Return the mechanism that a round's parameters describe; `noise` is the value of its property `noise`."""
+        return cls(grid, clip, sensitivity)
+
+    @property
+    def name(self) -> str:
+        """Return the name of the mechanism in the parameters of a round."""
+        return mechanism_name(type(self))
+
+    @property
+    def noise(self) -> str:
+        """Return the mechanism's own noise as text, for the parameters of a round; empty if it has none."""
+        return ""
+
+    @property
+    def share(self) -> Fraction:
+        """Return the variance of the noise that each client adds outside the protocol; by default 0."""
+        return Fraction(0)
+
+    @property
+    def rounding(self) -> str:
+        """Return how clients round, `stochastic` or `nearest`, for the parameters of a round."""
+        return encoding.choose_rounding(self.grid, self.clip or math.inf)
+
+    @property
+    def delivered_bits(self) -> int:
+        """Return the bits to which each coordinate of the sum is quantised for delivery; 0: it is not quantised."""
+        return encoding.DELIVERED_BITS if self.grid.buckets and self.is_decoded_by_chunk else 0
+
+    @property
+    def is_decoded_by_chunk(self) -> bool:
+        """Tell whether the chunks of a sum can be decoded one by one; False if the mechanism overrides `decode`."""
+        return type(self).decode is Mechanism.decode
+
+    def encode(self, update: Reals, public_seed: bytes, entropy: Entropy = secrets.token_bytes) -> Vector:
+        """Return a client's input to the sum: clip, fold, rotate, scale, round; `entropy` gives the random rounding."""
+        bounds = (self.clip or math.inf, self.sensitivity or None)
+        return encoding.encode(update, self.grid, public_seed, entropy, *bounds)
+
+    def add_client_noise(self, total: Integers, length: int, entropy: Entropy) -> None:
+        """Add a client's own noise to its exact sum of records, in place; by default add none.
+
+        `length` is C_q, the largest norm of a quantised record.
+        """
+
+    def clip_factor(self, update: Reals) -> float:
+        """Return the factor, at most 1, that scales an update to the clip bound; raise if the update is not finite."""
+        return encoding.clip_factor(encoding.check_update(update, self.grid), self.clip or math.inf)
+
+    def add_server_noise(self, mean: Floats, count: int = 1) -> None:
+        """Add the server's noise to the mean over `count` clients, in place, in real units; by default add none."""
+
+    def decode(self, total: Vector, count: int, public_seed: bytes) -> Floats:
+        """Return the mean of `count` clients' updates in real units, from the sum of their inputs."""
+        if count < 1:
+            raise InputError(f"a mean is over at least one client, not {count}")
+        decoded = encoding.decode(total, self.grid, public_seed)
+        decoded /= count
+        return decoded
+
+    def release(self, variance: Fraction) -> Event:
+        """Return the event that the ledger charges for a sum under noise of `variance` in integer units."""
+        bound = Sensitivity(self.sensitivity, self.grid.padded)
+        return SkellamSum(bound.squared, bound.l1, float(variance))
+
+    def noise_variances(self, survivors: int, clients: int, colluders: int) -> NoiseVariances:
+        """Return the variances of the noise that is added outside the protocol to the sum of `survivors` updates."""
+        counts = (clients - colluders, survivors, max(0, survivors - colluders))
+        return NoiseVariances(*(float(count * self.share) for count in counts))
 
 
 def load_mechanism(name: str) -> type[Mechanism]:
@@ -30,3 +193,48 @@ def find_builtin_mechanism(name: str) -> type[Mechanism]:
     if name not in TABLE:
         raise ParametersRefused(f"'{name}' is not a mechanism of dordis: pass the mechanism too")
     return load_mechanism(name)
+
+
+def mechanism_name(kind: type[Mechanism]) -> str:
+    """Return the tag of a mechanism, or `module:Class` if it has none."""
+    return str(kind.__struct_config__.tag or f"{kind.__module__}:{kind.__qualname__}")
+
+
+def grid_from_plan(plan: Plan) -> Grid:
+    """Return the integer grid of a plan."""
+    return Grid(plan.setting.dim, plan.setting.block, plan.scale, plan.bits, plan.setting.buckets)
+
+
+def wide_grid(setting: Setting, sigma: float) -> Grid:
+    """Return a 32-bit grid for sums under noise of standard deviation `sigma`, with a headroom of `WIDE`."""
+    ring = replace(setting.ring(MOST_BITS), headroom=WIDE, largest=math.inf)
+    return Grid(setting.dim, setting.block, scaling.scale_for_sigma(ring, sigma), MOST_BITS)
+
+
+def check_bound(mechanism: Mechanism) -> None:
+    """Raise ParametersRefused if a mechanism's `sensitivity` is too small for rounding at its clip bound and scale."""
+    grid, clip = mechanism.grid, mechanism.clip
+    if not 0 < clip < math.inf:
+        raise ParametersRefused(f"the clip bound is a number above 0, not {clip}")
+    least = math.floor(_AGREE * scaling.norm_bound(grid.scale * clip, grid.padded, bool(grid.buckets)))
+    if mechanism.sensitivity < max(1, least):
+        raise ParametersRefused(
+            f"rounding at this scale and clip needs Delta2^2 = {least} at least, not {mechanism.sensitivity}"
+        )
+
+
+def check_folding(kind: type[Mechanism], buckets: int) -> None:
+    """Raise ParametersRefused if there are buckets although the mechanism does not fold updates."""
+    # Unfolding copies a bucket to several coordinates: noise that is drawn anew for each of these would average out.
+    if buckets and not kind.may_fold:
+        raise ParametersRefused(
+            f"the mechanism '{mechanism_name(kind)}' does not fold updates: projection must be 'off'"
+        )
+
+
+def read_sigma(text: str) -> float:
+    """Return sigma from its text in the parameters of a round; raise ParametersRefused if it is no number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise ParametersRefused(f"the noise of this mechanism is a standard deviation, not '{text}'") from None

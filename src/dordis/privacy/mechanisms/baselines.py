@@ -17,11 +17,11 @@ from dordis.kernels.ring import Vector
 from dordis.privacy import encoding, scaling
 from dordis.privacy.accounting import Event, Gaussian, check_positive, multiplier_for_cost
 from dordis.privacy.encoding import SEED_BYTES, Entropy, Grid, Reals
-from dordis.privacy.mechanisms.mechanism import Mechanism, NoiseFrom, NoiseVariances, check_bound, read_sigma, wide_grid
+from dordis.privacy.mechanisms import Mechanism, NoiseFrom, NoiseVariances, check_bound, read_sigma, wide_grid
 from dordis.privacy.planning import record_scale
-from dordis.privacy.records.accounting import RecordSampling
-from dordis.privacy.records.encoding import Integers
-from dordis.privacy.records.encoding import sensitivity as record_sensitivity
+from dordis.privacy.record_accounting import RecordSampling
+from dordis.privacy.record_encoding import Integers
+from dordis.privacy.record_encoding import sensitivity as record_sensitivity
 from dordis.privacy.scaling import MOST_BITS, Floats
 from dordis.privacy.setting import Setting
 

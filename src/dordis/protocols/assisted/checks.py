@@ -15,11 +15,16 @@ from dordis.errors import (
     ProtocolError,
     UnexpectedRequest,
 )
-from dordis.kernels.packing import packed_size
-from dordis.kernels.ring import Vector
+from dordis.kernels.ring import Vector, packed_size
 from dordis.protocol import ENCODER, ClientId
-from dordis.protocols.assisted.derivations import DIGEST_BYTES, commit_seed, epoch_key_statement, header_statement
-from dordis.protocols.assisted.messages import VERSION, Header
+from dordis.protocols.assisted.messages import (
+    DIGEST_BYTES,
+    VERSION,
+    Header,
+    commit_seed,
+    epoch_key_statement,
+    header_statement,
+)
 from dordis.protocols.assisted.parameters import AssistedParameters
 from dordis.protocols.escrow import SECRET_BYTES
 from dordis.protocols.limits import LONGEST_PROOF

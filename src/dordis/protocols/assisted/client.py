@@ -11,14 +11,22 @@ import numpy as np
 
 from dordis.crypto.prg import check_ring
 from dordis.crypto.suite import DEFAULT, Suite
-from dordis.kernels.packing import pack
-from dordis.kernels.ring import Vector
+from dordis.kernels.ring import Vector, pack
 from dordis.privacy.encoding import Entropy
 from dordis.protocol import ENCODER, ClientId, Journal, On
 from dordis.protocols import parameters as rules
 from dordis.protocols.assisted import checks
-from dordis.protocols.assisted.derivations import commit_seed, header_statement, join_pieces, mask_stream, piece
-from dordis.protocols.assisted.messages import VERSION, Header, SendContribution, SignedContribution
+from dordis.protocols.assisted.messages import (
+    VERSION,
+    Header,
+    SendContribution,
+    SignedContribution,
+    commit_seed,
+    header_statement,
+    join_pieces,
+    mask_stream,
+    piece,
+)
 from dordis.protocols.assisted.parameters import AssistedParameters
 from dordis.protocols.escrow import SECRET_BYTES, IssuedSecrets
 from dordis.protocols.one_message import seal_boxes

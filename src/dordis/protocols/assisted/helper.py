@@ -21,14 +21,6 @@ from dordis.protocol import ClientId, Message
 from dordis.protocols import parameters as rules
 from dordis.protocols.assisted import checks
 from dordis.protocols.assisted.client import BOX
-from dordis.protocols.assisted.derivations import (
-    digest_value,
-    due_pieces,
-    epoch_key_statement,
-    piece,
-    sum_masks,
-    survivors_statement,
-)
 from dordis.protocols.assisted.messages import (
     AgreeOnSurvivors,
     BoxesOpened,
@@ -38,6 +30,12 @@ from dordis.protocols.assisted.messages import (
     Reveal,
     Revealed,
     SurvivorsAgreed,
+    digest_value,
+    due_pieces,
+    epoch_key_statement,
+    piece,
+    sum_masks,
+    survivors_statement,
 )
 from dordis.protocols.assisted.parameters import AssistedParameters, EpochKey, EpochKeys
 from dordis.protocols.escrow import SECRET_BYTES

@@ -1,21 +1,33 @@
-"""The messages of an assisted round: one from each client, and four kinds of request to helpers.
+"""The messages of an assisted round, and all values in them that are derived: masks, seeds, digests, statements.
 
-A client signs a header with the digests of everything in its contribution.  Helpers receive headers and their own
-boxes (seeds encrypted to them); vectors stay with the server.
+Each client sends one message; helpers answer four kinds of request.  A client signs a header with the digests of
+everything in its contribution.  Helpers receive headers and their own boxes (seeds encrypted to them); vectors stay
+with the server.
 """
 
-from typing import Annotated, ClassVar
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 
-from dordis.protocol import Message, Role
-from dordis.protocols.assisted.parameters import MOST_SETS, AssistedParameters, EpochKeys, Signature
+from dordis.crypto import kdf
+from dordis.crypto.suite import Suite
+from dordis.kernels.ring import Vector, pack
+from dordis.protocol import ClientId, Message, Role
+from dordis.protocols.assisted.parameters import MOST_SETS, AssistedParameters, EpochKey, EpochKeys, Signature
+from dordis.protocols.escrow import SECRET_BYTES
 from dordis.protocols.limits import MOST_CLIENTS
+from dordis.protocols.parameters import RUN_BYTES, Parameters
 from dordis.protocols.summing import Opening
 
 VERSION = 1
 """Version of headers and of signed statements."""
+DIGEST_BYTES = 32
+Due = Sequence[tuple[int, ClientId, int]]
+"""Chunk, client and noise component of each piece of a noise seed that helpers reveal, in order."""
 
 
 class Introduce(Message, frozen=True):
@@ -122,3 +134,85 @@ class Reveal(Message, frozen=True):
     def vectors(self) -> int:
         """Return the number of whole mask sums that the reply carries beside its frame."""
         return sum(self.sets.values())
+
+
+def mask_stream(suite: Suite, parameters: Parameters, client: ClientId, rank: int, seed: bytes) -> Any:
+    """Return the keystream of the mask, as long as all chunks, that a client adds for a set of helpers."""
+    label = kdf.label("assisted-mask", parameters.round, 0, client, rank)
+    return suite.prg.Stream.from_bytes(kdf.derive(seed, label, parameters.digest, suite.prg.STREAM_BYTES))
+
+
+def piece(parameters: Parameters, chunk: int, client: ClientId, rank: int, component: int, seed: bytes) -> bytes:
+    """Return a helper set's piece of a noise seed: that of one removable component of a client in a chunk."""
+    label = kdf.label("assisted-piece", parameters.round, chunk, client, rank) + b"/%d" % component
+    return kdf.derive(seed, label, parameters.digest, SECRET_BYTES)
+
+
+def join_pieces(pieces: Iterable[bytes]) -> bytes:
+    """Return the noise seed from the pieces of all sets: their exclusive or."""
+    joined = 0
+    for part in pieces:
+        joined ^= int.from_bytes(part, "big")
+    return joined.to_bytes(SECRET_BYTES, "big")
+
+
+def due_pieces(parameters: AssistedParameters, survivors: Collection[ClientId]) -> Due:
+    """Return which pieces of noise seeds every helper set reveals for these survivors, in order."""
+    return [
+        (chunk, ClientId(u), component)
+        for chunk in range(len(parameters.chunks))
+        for u, components in sorted(parameters.due(chunk, survivors).items())
+        for component in components
+    ]
+
+
+def commit_seed(parameters: Parameters, client: ClientId, rank: int, seed: bytes) -> bytes:
+    """Return a client's commitment to its seed for a set of helpers."""
+    label = kdf.label("assisted-seed", parameters.round, 0, client, rank)
+    return kdf.commit(label, parameters.digest, seed)
+
+
+def sum_masks(
+    suite: Suite, parameters: AssistedParameters, rank: int, seeds: Mapping[ClientId, bytes], threads: int = 1
+) -> bytes:
+    """Return the sum of the masks that clients added for a set of helpers, packed."""
+    total: Vector = np.zeros(parameters.dim, np.uint32)
+    streams = [mask_stream(suite, parameters, u, rank, seed) for u, seed in seeds.items()]
+    suite.prg.add_masks(total, streams, [], parameters.bits, threads=threads)
+    return pack(total, parameters.bits).tobytes()
+
+
+def digest_value(parameters: AssistedParameters, rank: int, masks: bytes | memoryview, pieces: bytes) -> bytes:
+    """Return the digest of a helper set's mask sum and due pieces of noise seeds."""
+    label = kdf.label("assisted-value", parameters.round, 0, 0, rank)
+    hashed = hashlib.sha256()
+    for part in (label, parameters.digest, masks, pieces):
+        hashed.update(len(part).to_bytes(8, "big"))
+        hashed.update(part)
+    return hashed.digest()
+
+
+def header_statement(encoded: bytes) -> bytes:
+    """Return a client's statement: this header has the digests of my contribution."""
+    return _statement(b"assisted-header", encoded)
+
+
+def epoch_key_statement(run: bytes, key: EpochKey) -> bytes:
+    """Return a helper's statement: this is my only key for these rounds of the run."""
+    numbers = (key.epoch, key.first, key.last, key.not_after)
+    return _statement(b"assisted-epoch", run, *(number.to_bytes(8, "big") for number in numbers), key.key)
+
+
+def survivors_statement(parameters: AssistedParameters, headers: Iterable[bytes]) -> bytes:
+    """Return a helper's statement: this is U3, given by the digests of its members' headers, by id."""
+    digests = list(headers)
+    run, index = parameters.round[:RUN_BYTES], parameters.round[RUN_BYTES:]
+    count = len(digests).to_bytes(8, "big")
+    return _statement(
+        b"assisted-survivors", run, index, parameters.digest, count, hashlib.sha256(b"".join(digests)).digest()
+    )
+
+
+def _statement(tag: bytes, *parts: bytes) -> bytes:
+    everything = (b"dordis/v1/statement/" + tag, VERSION.to_bytes(8, "big"), *parts)
+    return b"".join(len(part).to_bytes(8, "big") + part for part in everything)

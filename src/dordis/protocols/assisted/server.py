@@ -14,20 +14,13 @@ from msgspec.structs import replace
 
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import MalformedMessage, TooFewHelpers, Unconfirmed
-from dordis.kernels.packing import add_packed, packed_size, unpack
-from dordis.kernels.ring import Vector
+from dordis.kernels.ring import Vector, add_packed, packed_size, unpack
 from dordis.protocol import ClientId, Flow, Message, OpenCall, Resource, Step
 from dordis.protocols import parameters as rules
 from dordis.protocols.assisted import checks
-from dordis.protocols.assisted.derivations import (
-    DIGEST_BYTES,
-    digest_value,
-    due_pieces,
-    join_pieces,
-    survivors_statement,
-)
 from dordis.protocols.assisted.disputes import Complaints, SetValue, SetVoices
 from dordis.protocols.assisted.messages import (
+    DIGEST_BYTES,
     AgreeOnSurvivors,
     BoxesOpened,
     Entry,
@@ -37,18 +30,23 @@ from dordis.protocols.assisted.messages import (
     SendContribution,
     SignedContribution,
     SurvivorsAgreed,
+    digest_value,
+    due_pieces,
+    join_pieces,
+    survivors_statement,
 )
 from dordis.protocols.assisted.parameters import AssistedParameters
 from dordis.protocols.escrow import SECRET_BYTES
+from dordis.protocols.one_message import check_arrived
 from dordis.protocols.parameters import pack_words, unpack_words
-from dordis.protocols.replies import collect, of_kind
 from dordis.protocols.summing import (
     ChunkSum,
     SummingChunk,
     SummingServer,
     SummingSetup,
-    check_arrived,
+    collect,
     helper_keys,
+    of_kind,
 )
 
 PIECE = 1 << 20

@@ -6,8 +6,7 @@ from dordis.protocol import requests_in
 from dordis.protocols.cohort import CohortParameters, agree_with_cohort
 from dordis.protocols.secagg import checks, messages
 from dordis.protocols.secagg.client import SecAggClient
-from dordis.protocols.secagg.prediction import SecAggPrediction
-from dordis.protocols.secagg.server import SecAggServer
+from dordis.protocols.secagg.server import SecAggPrediction, SecAggServer
 from dordis.protocols.summing import SummingProtocol
 
 __all__ = ["SECAGG", "SECAGG_PLUS", "SecAggClient", "SecAggServer"]

@@ -1,4 +1,4 @@
-"""Checks of a client before it answers: each is one function, so that a test can remove it."""
+"""Checks of requests by clients and of replies by the server: each is one function, so that a test can remove it."""
 
 from collections.abc import Collection, Iterable, Mapping, Set
 from itertools import chain
@@ -8,10 +8,11 @@ from dordis.errors import InputError, MalformedMessage, ParametersRefused, Proto
 from dordis.kernels.ring import Vector
 from dordis.protocol import ClientId
 from dordis.protocols.cohort import CohortParameters
-from dordis.protocols.secagg import statements
 from dordis.protocols.secagg.masking import KEY_BYTES, share_hashes, split, token_hash
-from dordis.protocols.secagg.messages import Advertisement
-from dordis.protocols.secagg.statements import Registry
+from dordis.protocols.secagg.messages import Advertisement, keys_statement, survivors_statement
+
+Registry = Mapping[ClientId, bytes]
+"""The public signing keys of all clients that may take part; clients do not get them from the server."""
 
 
 def check_member(parameters: CohortParameters, me: ClientId) -> None:
@@ -63,13 +64,20 @@ def check_registered(parameters: CohortParameters, registry: Registry) -> None:
         raise ParametersRefused("the round has clients that are not in the registry")
 
 
+def verify_statement(suite: Suite, registry: Registry, u: ClientId, statement: bytes, signed: bytes) -> None:
+    """Raise unless client u is registered and `signed` is its valid signature on the statement."""
+    if u not in registry:
+        raise ProtocolError(f"client {u} is not in the registry")
+    suite.signature.verify(registry[u], statement, signed)
+
+
 def check_keys_signed(
     advertisements: Mapping[int, Advertisement], parameters: CohortParameters, registry: Registry, suite: Suite
 ) -> None:
     """Raise unless all clients signed their keys, for this round and these parameters."""
     for u, advertisement in advertisements.items():
-        statement = statements.keys(parameters, ClientId(u), advertisement)
-        statements.verify(suite, registry, ClientId(u), statement, advertisement.signature)
+        statement = keys_statement(parameters, ClientId(u), advertisement)
+        verify_statement(suite, registry, ClientId(u), statement, advertisement.signature)
 
 
 def check_tokens(
@@ -105,9 +113,9 @@ def check_quorum_signed(
     signers = signatures.keys()
     check_subset(signers, set(parameters.unpack(survivors)), "the quorum")
     check_enough(signers, parameters, "the quorum")
-    statement = statements.survivors(parameters, chunk, survivors)
+    statement = survivors_statement(parameters, chunk, survivors)
     for u, signed in signatures.items():
-        statements.verify(suite, registry, ClientId(u), statement, signed)
+        verify_statement(suite, registry, ClientId(u), statement, signed)
 
 
 def verify_survivors(

@@ -1,4 +1,4 @@
-"""The SecAgg client: its answers, stage by stage.
+"""The SecAgg client: its state, and its answers, stage by stage.
 
 A restored client must be given the same input vector: chunks of it may have been uploaded already.
 """
@@ -12,14 +12,26 @@ import msgspec
 from dordis.crypto.prg import check_ring
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import DecryptionFailed, InputError, ParametersRefused, ProtocolError, SharingError
-from dordis.kernels.packing import pack
+from dordis.kernels.ring import pack
 from dordis.privacy.encoding import Entropy
-from dordis.protocol import ClientId, Journal, On
+from dordis.protocol import ClientId, ClientState, Journal, On
 from dordis.protocols import parameters as rules
-from dordis.protocols.cohort import CohortParameters
+from dordis.protocols.cohort import CohortParameters, CohortState
 from dordis.protocols.escrow import IssuedSecrets, draw_secrets
-from dordis.protocols.secagg import checks, masking, statements
-from dordis.protocols.secagg.masking import KEY_BYTES, Channel, share_hashes, split, split_hashes
+from dordis.protocols.secagg import checks, masking
+from dordis.protocols.secagg.checks import Registry
+from dordis.protocols.secagg.masking import (
+    FIRST_DEPOSITED,
+    KEY,
+    KEY_BYTES,
+    SELF_MASK,
+    Channel,
+    Secrets,
+    share_hashes,
+    shared_count,
+    split,
+    split_hashes,
+)
 from dordis.protocols.secagg.messages import (
     AdvertiseKeys,
     Advertisement,
@@ -37,10 +49,26 @@ from dordis.protocols.secagg.messages import (
     SharesDelivered,
     Unmask,
     Unmasking,
+    keys_statement,
+    shares_statement,
+    survivors_statement,
 )
-from dordis.protocols.secagg.state import FIRST_DEPOSITED, KEY, SELF_MASK, SecAggState, Secrets, shared_count
-from dordis.protocols.secagg.statements import Registry
 from dordis.protocols.summing import SumInput, SummingClient, require_parameters
+
+
+class SecAggState(CohortState):
+    """The state of a SecAgg client: parameters, its secrets, peers' keys, the shares it holds, and each chunk's U3."""
+
+    channel: bytes = b""
+    secrets: dict[int, Secrets] = msgspec.field(default_factory=dict)
+    advertisements: dict[int, Advertisement] = msgspec.field(default_factory=dict)
+    own_shares: bytes = b""
+    shares: dict[int, bytes] = msgspec.field(default_factory=dict)
+    members: bytes = b""
+    accused: bool = False
+    survivors: dict[int, bytes] = msgspec.field(default_factory=dict)
+
+    __repr__ = ClientState.__repr__
 
 
 class SecAggClient(SummingClient[SecAggState]):
@@ -132,7 +160,7 @@ class SecAggClient(SummingClient[SecAggState]):
             masking=b"".join(self._suite.agreement.public_key(s.masking) for s in own),
             tokens=b"".join(hashes),
         )
-        signed = self._sign(statements.keys(self._parameters, self.me, unsigned))
+        signed = self._sign(keys_statement(self._parameters, self.me, unsigned))
         return msgspec.structs.replace(unsigned, signature=signed)
 
     def _sign(self, statement: bytes) -> bytes:
@@ -175,7 +203,7 @@ class SecAggClient(SummingClient[SecAggState]):
             ),
             hashes=share_hashes(parameters, self.me, self.me, self.state.own_shares),
         )
-        signed = self._sign(statements.shares(parameters, self.me, unsigned))
+        signed = self._sign(shares_statement(parameters, self.me, unsigned))
         return msgspec.structs.replace(unsigned, signature=signed)
 
     def _channel(self, sender: ClientId, receiver: ClientId) -> Channel:
@@ -255,7 +283,7 @@ class SecAggClient(SummingClient[SecAggState]):
         u3 = self._checked_survivors(request.survivors)
         checks.check_tokens(sorted(u3), request.tokens, self.state.advertisements, parameters, chunk)
         self.state.survivors[chunk] = request.survivors
-        return Agreement(chunk, self._sign(statements.survivors(parameters, chunk, request.survivors)))
+        return Agreement(chunk, self._sign(survivors_statement(parameters, chunk, request.survivors)))
 
     def _checked_survivors(self, bitmap: bytes) -> frozenset[ClientId]:
         parameters = self._parameters

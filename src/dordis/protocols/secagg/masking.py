@@ -1,4 +1,4 @@
-"""Every derivation of SecAgg in one place: channels, masks, commitments, tokens, hashes of shares.
+"""A client's secrets of a chunk, and everything that is derived from secrets: channels, masks, commitments, hashes.
 
 A dealer sends a hash of every share: a holder that discloses a share with another hash has altered it.  A hash covers a
 whole share, never one of its limbs.  A share is as hard to guess as the secret, 256 bits, so that no salt is needed.
@@ -12,15 +12,45 @@ from itertools import pairwise
 from struct import Struct
 from typing import Any
 
+import msgspec
+
 from dordis.crypto import kdf
 from dordis.crypto.suite import Suite
 from dordis.errors import MalformedMessage
 from dordis.kernels.ring import Vector
 from dordis.protocol import ClientId
 from dordis.protocols.cohort import CohortParameters
-from dordis.protocols.secagg.state import Secrets, shared_count
+from dordis.protocols.escrow import IssuedSecrets
 
 KEY_BYTES = 32
+KEY, SELF_MASK, FIRST_DEPOSITED = 0, 1, 2
+"""Indices of the secrets that a client shares for a chunk: masking key, self-mask seed, first deposited secret."""
+
+
+def shared_count(parameters: CohortParameters, chunk: int) -> int:
+    """Return how many secrets a client shares for a chunk: masking key, self-mask seed, deposited secrets."""
+    return FIRST_DEPOSITED + parameters.escrow(chunk).deposited
+
+
+class Secrets(msgspec.Struct, frozen=True):
+    """A client's own secrets for one chunk."""
+
+    masking: bytes
+    """s_u^SK of the paper: private key of the pairwise masks; shared among neighbours."""
+    self_mask: bytes
+    """b_u of the paper: seed of the self-mask; shared among neighbours."""
+    token: bytes
+    """Token sent with the upload; the server shows it to other clients as proof of the upload."""
+    issued: IssuedSecrets
+    """Private and deposited secrets of the chunk's escrow; the deposited ones are shared among neighbours."""
+
+    def __repr__(self) -> str:
+        return "<Secrets>"
+
+    @property
+    def shared(self) -> tuple[bytes, ...]:
+        """Return the secrets that are shared among neighbours, in the order of their shares."""
+        return (self.masking, self.self_mask, *self.issued.deposited)
 
 
 def split(data: bytes, size: int, count: int) -> tuple[bytes, ...]:

@@ -1,16 +1,18 @@
 """The messages of SecAgg: for each stage, in order, the reply of the client and the request of the server.
 
 Sets of clients are bitmaps over U, the clients of the round, sorted; shares, keys and hashes are concatenated in the
-order of sorted ids.
+order of sorted ids.  In the malicious mode clients sign statements on what they send (the functions `.._statement`);
+each kind of statement has its own tag, and names the round and its parameters.
 """
 
+import hashlib
 from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta
 
-from dordis.protocol import Message
-from dordis.protocols.cohort import CohortOpening
+from dordis.protocol import ClientId, Message
+from dordis.protocols.cohort import CohortOpening, CohortParameters
 from dordis.protocols.limits import LONGEST_SIGNATURE, MOST_CLIENTS, MOST_COMPONENTS
 
 Signature = Annotated[bytes, Meta(max_length=LONGEST_SIGNATURE)]
@@ -156,3 +158,30 @@ class RemoveNoise(Message, frozen=True):
     reply: ClassVar = NoiseShares
     chunk: int
     owing: bytes
+
+
+def keys_statement(parameters: CohortParameters, u: ClientId, advertisement: Advertisement) -> bytes:
+    """Return the statement of client u: these are my keys and token hashes."""
+    return _statement(b"keys", parameters, _id(u), advertisement.channel, advertisement.masking, advertisement.tokens)
+
+
+def shares_statement(parameters: CohortParameters, u: ClientId, promised: EncryptedShares) -> bytes:
+    """Return the statement of client u: these are my commitments, ciphertexts and hashes of shares."""
+    sent = hashlib.sha256()
+    for v, ciphertext in sorted(promised.ciphertexts.items()):
+        sent.update(_id(v) + hashlib.sha256(ciphertext).digest())
+    return _statement(b"shares", parameters, _id(u), promised.commitments, sent.digest(), promised.hashes)
+
+
+def survivors_statement(parameters: CohortParameters, chunk: int, bitmap: bytes) -> bytes:
+    """Return the statement of a client: these are the survivors (U3), and I help to unmask no other sum."""
+    return _statement(b"survivors", parameters, _id(chunk), bitmap)
+
+
+def _statement(tag: bytes, parameters: CohortParameters, *parts: bytes) -> bytes:
+    everything = (b"dordis/v1/statement/" + tag, parameters.round, parameters.digest, *parts)
+    return b"".join(len(part).to_bytes(8, "big") + part for part in everything)
+
+
+def _id(number: int) -> bytes:
+    return number.to_bytes(8, "big")

@@ -1,10 +1,12 @@
 """The SecAgg server: the set-up once a round (`setup`), then stages 2 to 5 for every chunk.
 
 In stages 2 to 5 inputs are added up, masks removed, due secrets released.  The server adds each upload to the sum as it
-arrives, so that it holds one vector for each open chunk, and none for each client.
+arrives, so that it holds one vector for each open chunk, and none for each client.  `SecAggPrediction` computes the
+outcome of a round for given dropouts without masks or messages: the same U3, noise and failures.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -13,13 +15,13 @@ import numpy as np
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import ProtocolError, TooFewClients, Unrecoverable
 from dordis.kernels.ring import Vector
-from dordis.protocol import ClientId, Flow, Replies, Resource, Step
+from dordis.protocol import ClientId, Flow, Message, Replies, Resource, Step, requests_in
 from dordis.protocols import parameters as rules
-from dordis.protocols.cohort import CohortParameters
+from dordis.protocols.cohort import CohortParameters, ensure_enough
 from dordis.protocols.escrow import Releases
-from dordis.protocols.replies import catch, collect, ensure_enough
-from dordis.protocols.secagg import masking, secret_recovery, statements
-from dordis.protocols.secagg.masking import KEY_BYTES, split
+from dordis.protocols.secagg import checks, masking, messages, secret_recovery
+from dordis.protocols.secagg.checks import Registry
+from dordis.protocols.secagg.masking import FIRST_DEPOSITED, KEY, KEY_BYTES, SELF_MASK, split
 from dordis.protocols.secagg.messages import (
     Agree,
     Agreement,
@@ -28,17 +30,21 @@ from dordis.protocols.secagg.messages import (
     NoiseShares,
     PrepareInput,
     RemoveNoise,
+    ShareKeys,
     Unmask,
     Unmasking,
+    survivors_statement,
 )
 from dordis.protocols.secagg.setup import SetupServer
-from dordis.protocols.secagg.state import FIRST_DEPOSITED, KEY, SELF_MASK
-from dordis.protocols.secagg.statements import Registry
-from dordis.protocols.summing import ChunkSum, SummingChunk, SummingServer
+from dordis.protocols.summing import ChunkSum, Leaving, SummingChunk, SummingServer, catch, collect
 from dordis.protocols.vector_backend import Accumulator
 
 Reply = TypeVar("Reply", MaskedInput, Agreement, Unmasking, NoiseShares)
 Parsed = TypeVar("Parsed")
+Stage = type[Message]
+
+STAGES = [request for request in requests_in(vars(messages)) if not request.ahead]
+_UPLOAD, _UNMASK = STAGES.index(CollectInput), STAGES.index(Unmask)
 
 
 class ChunkServer(SummingChunk):
@@ -124,7 +130,7 @@ class ChunkServer(SummingChunk):
         bitmap = self.parameters.pack(self.u3)
         tokens = b"".join(self._tokens[u] for u in self.u3)
         replies = yield dict.fromkeys(self.u3, Agree(self.chunk, bitmap, tokens))
-        statement = statements.survivors(self.parameters, self.chunk, bitmap)
+        statement = survivors_statement(self.parameters, self.chunk, bitmap)
         signed = partial(self._checked_signature, statement=statement)
         signatures = self._collect(self.u3, Agreement, replies, signed)
         self.u4 = tuple(sorted(signatures))
@@ -133,7 +139,7 @@ class ChunkServer(SummingChunk):
         self._signatures = {u: signatures[u] for u in self.u4[: self.parameters.quorum]}
 
     def _checked_signature(self, u: ClientId, reply: Agreement, statement: bytes) -> bytes:
-        statements.verify(self._suite, self._setup.registry, u, statement, reply.signature)
+        checks.verify_statement(self._suite, self._setup.registry, u, statement, reply.signature)
         return reply.signature
 
     def unmask(self) -> Flow:
@@ -277,3 +283,52 @@ class SecAggServer(SummingServer):
         rules.check_rules(parameters)
         self.setup: SetupServer = SetupServer(parameters, registry or {}, proofs or {}, suite)
         self.chunks: list[ChunkServer] = [ChunkServer(self.setup, chunk) for chunk in range(len(parameters.chunks))]
+
+
+@dataclass(frozen=True)
+class SecAggPrediction:
+    """The outcome of one SecAgg round in which each client leaves at the stage given by `leaving`."""
+
+    parameters: CohortParameters
+    leaving: Leaving
+
+    def survivors(self) -> tuple[ClientId, ...]:
+        """Return the survivors, U3; raise if too few clients answer a stage before the upload."""
+        self._check_quorums(STAGES[:_UPLOAD])
+        return tuple(self._answering(CollectInput))
+
+    def check_before_disclosure(self) -> None:
+        """Raise if too few clients uploaded, or too few sign U3."""
+        self._check_quorums(STAGES[_UPLOAD:_UNMASK])
+
+    def check_after_disclosure(self) -> None:
+        """Raise if too few clients, or too few neighbours of a client, remain to rebuild secrets."""
+        self._check_quorums(STAGES[_UNMASK:])
+        if not self.parameters.degree:
+            return
+        there = set(self._answering(Unmask))
+        for u in self._answering(ShareKeys):
+            if (holders := len(there & self.parameters.neighbourhoods[u])) < self.parameters.threshold:
+                raise TooFewClients(Unmask.__name__, holders, self.parameters.threshold)
+
+    def unreleased(self, due: Releases) -> Releases:
+        """Return the due secrets that neither their owner discloses nor enough other clients' shares rebuild."""
+        telling, helping = (set(self._answering(stage)) for stage in (Unmask, RemoveNoise))
+        owing = {u: ks for u, ks in due.items() if ks and u not in telling}
+        holders = self.parameters.neighbourhoods
+        return {u: ks for u, ks in owing.items() if len(helping & holders[ClientId(u)]) < self.parameters.threshold}
+
+    def _answering(self, stage: Stage) -> list[ClientId]:
+        """Return the clients that answer a stage and all stages before."""
+        before = {earlier.__name__ for earlier in STAGES[: STAGES.index(stage) + 1]}
+        return [u for u in self.parameters.clients if self.leaving.get(u) not in before]
+
+    def _check_quorums(self, stages: Sequence[Stage]) -> None:
+        """Raise TooFewClients or TooManyDropouts for the first of these stages at which the server would raise it."""
+        needed = (Agree, Unmask) if self.parameters.is_malicious else (Unmask,)
+        for stage in stages:
+            there = self._answering(stage)
+            if STAGES.index(stage) <= _UPLOAD:
+                ensure_enough(self.parameters, stage.__name__, there)
+            elif stage in needed and len(there) < self.parameters.quorum:
+                raise TooFewClients(stage.__name__, len(there), self.parameters.quorum)

@@ -9,9 +9,9 @@ import numpy.typing as npt
 from dordis.crypto.suite import Suite
 from dordis.errors import ProtocolError, Unrecoverable
 from dordis.protocol import ClientId, Flow, Resource, Step
-from dordis.protocols.cohort import CohortParameters
-from dordis.protocols.replies import collect, ensure_enough
-from dordis.protocols.secagg import checks, statements
+from dordis.protocols.cohort import CohortParameters, ensure_enough
+from dordis.protocols.secagg import checks
+from dordis.protocols.secagg.checks import Registry
 from dordis.protocols.secagg.masking import (
     HASH_BYTES,
     KEY_BYTES,
@@ -19,6 +19,7 @@ from dordis.protocols.secagg.masking import (
     encode_holder,
     hashes_length,
     share_hash,
+    shared_count,
     split,
 )
 from dordis.protocols.secagg.messages import (
@@ -28,10 +29,9 @@ from dordis.protocols.secagg.messages import (
     EncryptedShares,
     ShareKeys,
     SharesDelivered,
+    shares_statement,
 )
-from dordis.protocols.secagg.state import shared_count
-from dordis.protocols.secagg.statements import Registry
-from dordis.protocols.summing import SummingSetup
+from dordis.protocols.summing import SummingSetup, collect
 
 Fits = npt.NDArray[np.bool_]
 
@@ -92,8 +92,8 @@ class SetupServer(SummingSetup):
         peers = (self.keys.keys() & self.parameters.neighbourhoods[u]) - {u}
         checks.check_delivered(reply.ciphertexts.keys(), peers)
         if self.parameters.is_malicious:
-            statement = statements.shares(self.parameters, u, reply)
-            statements.verify(self.suite, self.registry, u, statement, reply.signature)
+            statement = shares_statement(self.parameters, u, reply)
+            checks.verify_statement(self.suite, self.registry, u, statement, reply.signature)
         shared, chunks = shared_count(self.parameters, 0), len(self.parameters.chunks)
         split(reply.commitments, KEY_BYTES, (shared - 1) * chunks)
         hashed = hashes_length(self.parameters)

@@ -1,10 +1,15 @@
-"""A client whose reply is malformed counts as a dropout and is named; the sums of the others stay right."""
+"""A client whose reply is malformed counts as a dropout and is named; the sums of the others stay right.
+
+The table of summing protocols: short names, names of third parties, and refused names.
+"""
 
 import msgspec
 import pytest
 
 from dordis import protocol_driver as drive
 from dordis.crypto.sharing import SHARE_BYTES
+from dordis.errors import InputError
+from dordis.protocols import SUMMING, summing_protocol
 from dordis.protocols.secagg.messages import (
     AdvertiseKeys,
     CollectInput,
@@ -198,3 +203,18 @@ def test_a_seed_that_does_not_match_its_commitment_is_fetched_from_the_peers(alt
     assert RemoveNoise in asked
     assert all(not output.stayed for output in outputs)
     assert outputs[0].named == {*DUE[:2]}
+
+
+@pytest.mark.parametrize("name", SUMMING)
+def test_every_short_name_is_the_protocols_own(name):
+    assert summing_protocol(name).name == name
+
+
+def test_a_third_party_names_its_protocol_by_module():
+    assert summing_protocol("dordis.protocols.secagg:SECAGG") is summing_protocol("secagg")
+
+
+@pytest.mark.parametrize("name", ["secag", "dordis.protocols.secagg:NOTHING", "dordis.errors:InputError"])
+def test_any_other_name_is_refused(name):
+    with pytest.raises(InputError, match=r"protocol\.use"):
+        summing_protocol(name)

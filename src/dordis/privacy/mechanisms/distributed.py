@@ -1,9 +1,14 @@
-"""The distributed discrete Gaussian mechanism (Kairouz, Liu and Steinke, 2021), a baseline, and its sampler.
+"""The distributed mechanisms: Skellam (Agarwal, Kairouz and Liu, 2021), and discrete Gaussian with its sampler.
 
-Noise is drawn from a seed, by inversion of its distribution in integers.  The masses are floor(2^127 p(x)), computed in
-fixed point, and the remaining mass is added to that of 0.  So the law of a sample is exactly masses / 2^127, at a total
-variation distance of at most 2^-105 from the discrete Gaussian.  Unlike Skellam noise it is never removed, so its
-format may change between versions, and it is not optimised for speed.  Look-ups are not constant-time in the sample.
+Skellam noise is the default, and XNoise needs it: the protocol draws it from seeds, component by component, so that
+single components can be removed again.  The discrete Gaussian mechanism (DDGauss; Kairouz, Liu and Steinke, 2021) is a
+baseline.
+
+Discrete Gaussian noise is drawn from a seed, by inversion of its distribution in integers.  The masses are floor(2^127
+p(x)), computed in fixed point, and the remaining mass is added to that of 0.  So the law of a sample is exactly masses
+/ 2^127, at a total variation distance of at most 2^-105 from the discrete Gaussian.  Unlike Skellam noise it is never
+removed, so its format may change between versions, and it is not optimised for speed.  Look-ups are not constant-time
+in the sample.
 """
 
 import math
@@ -20,11 +25,10 @@ import numpy.typing as npt
 from dordis.crypto import prg
 from dordis.errors import InputError, ParametersRefused
 from dordis.kernels.ring import Vector
-from dordis.privacy.accounting import DiscreteGaussianSum
+from dordis.privacy.accounting import LEAST_SCALE, DiscreteGaussianSum
 from dordis.privacy.encoding import SEED_BYTES, Entropy, Grid, Reals
-from dordis.privacy.mechanisms.mechanism import Mechanism, check_bound, grid_from_plan
+from dordis.privacy.mechanisms import Mechanism, check_bound, grid_from_plan
 from dordis.privacy.planning import Plan
-from dordis.privacy.renyi import LEAST_SCALE
 from dordis.privacy.scaling import Sensitivity
 from dordis.privacy.skellam_noise import check_variance
 from dordis.privacy.xnoise_components import Scheme, parse_variance
@@ -36,6 +40,19 @@ _WORDS = 2  # 64-bit words for each sample: 127 random bits and a sign
 _STEP = prg.CALL // 8 // _WORDS
 
 Words = npt.NDArray[np.uint64]
+
+
+class DSkellam(Mechanism, frozen=True, tag="skellam"):
+    """Distributed Skellam: clients clip, fold, rotate, scale and round updates, and the protocol adds the noise."""
+
+    schemes: ClassVar[frozenset[Scheme]] = frozenset(Scheme) - {Scheme.NONE}
+    has_price_list: ClassVar[bool] = False
+    may_fold: ClassVar[bool] = True
+    sums_records: ClassVar[bool] = True
+    description: ClassVar[str] = "distributed Skellam noise, drawn in integers"
+
+    def __post_init__(self) -> None:
+        check_bound(self)
 
 
 def discrete_gaussian_noise(seed: bytes, variance: Fraction | int, dim: int) -> npt.NDArray[np.int32]:

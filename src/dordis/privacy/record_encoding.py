@@ -22,7 +22,7 @@ from dordis.kernels import hadamard
 from dordis.kernels.reals import LEAST_LENGTH, MOST_LENGTH, MOST_SHIFT, round_with_dither
 from dordis.kernels.ring import Vector
 from dordis.privacy.encoding import Grid, draw_signs
-from dordis.privacy.records.accounting import BETA, OVERFULL, WORD, RecordSampling
+from dordis.privacy.record_accounting import BETA, OVERFULL, WORD, RecordSampling
 from dordis.privacy.scaling import rounded_norm
 
 Integers = npt.NDArray[np.int64]

@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 from dordis.errors import InputError
 from dordis.privacy import gdp
-from dordis.privacy.records.accounting import (
+from dordis.privacy.record_accounting import (
     WORD,
     SampledEvents,
     calibrate,

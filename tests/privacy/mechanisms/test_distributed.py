@@ -15,12 +15,12 @@ from dordis.privacy import scaling
 from dordis.privacy.accounting import DiscreteGaussianSum, Gaussian, ParticipationSchedule, SkellamSum
 from dordis.privacy.encoding import Grid
 from dordis.privacy.mechanisms.baselines import CentralGaussian, LocalGaussian, NoMechanism, gaussian_noise
-from dordis.privacy.mechanisms.distributed_discrete_gaussian import (
+from dordis.privacy.mechanisms.distributed import (
     DDGauss,
+    DSkellam,
     discrete_gaussian_masses,
     discrete_gaussian_noise,
 )
-from dordis.privacy.mechanisms.distributed_skellam import DSkellam
 from dordis.privacy.planning import plan
 from dordis.privacy.setting import Setting
 from dordis.privacy.xnoise_components import Scheme

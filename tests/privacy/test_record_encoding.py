@@ -12,7 +12,7 @@ from dordis.errors import InputError, ParametersRefused
 from dordis.kernels.hadamard import rotate_integers
 from dordis.kernels.reals import LEAST_LENGTH, MOST_LENGTH, add_records
 from dordis.privacy.encoding import Grid, centre, draw_signs
-from dordis.privacy.records.encoding import (
+from dordis.privacy.record_encoding import (
     RecordEncoding,
     batch_cap,
     draw_sample,
