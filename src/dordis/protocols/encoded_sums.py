@@ -30,7 +30,7 @@ from dordis.privacy.encoding import (
     unrotate_sum,
 )
 from dordis.privacy.further_releases import FurtherRelease, FurtherSum
-from dordis.privacy.mechanisms import Mechanism, NoiseFrom, check_folding, find_builtin_mechanism
+from dordis.privacy.mechanisms import Mechanism, NoiseFrom, check_by_chunk, check_folding, find_builtin_mechanism
 from dordis.privacy.record_encoding import Integers, RecordEncoding, encode_sum, sensitivity
 from dordis.privacy.scaling import BLOCKS_FROM, Floats, Sensitivity, block_size
 from dordis.privacy.skellam_noise import SKELLAM
@@ -335,12 +335,6 @@ class Assembly:
         return self._private.aggregate(total, counts, self._further)
 
 
-def check_by_chunk(mechanism: Mechanism) -> None:
-    """Raise ParametersRefused if the mechanism has a `decode` of its own, which adds noise to the whole sum."""
-    if not mechanism.is_decoded_by_chunk:
-        raise ParametersRefused(f"the mechanism '{mechanism.name}' decodes whole vectors only, not chunk by chunk")
-
-
 def check_agreed(parameters: Parameters, mechanism: Mechanism) -> None:
     """Raise ParametersRefused if the mechanism differs from the encoding or the ring in the agreed parameters."""
     written = parameters.encoding
@@ -363,9 +357,7 @@ def check_records(parameters: Parameters, mechanism: Mechanism) -> None:
     scaled_clip = records.scaled_clip(grid.block)
     if not math.isclose(scaled_clip, grid.scale * mechanism.clip, rel_tol=1e-9):
         raise ParametersRefused(f"s c = {grid.scale * mechanism.clip} is not what C_q and k give, {scaled_clip}")
-    bounds_sum = (
-        mechanism.noise_from is not NoiseFrom.CLIENT
-    )  # otherwise the rounding comes after the client's own noise, and is post-processing
+    bounds_sum = mechanism.noise_from is not NoiseFrom.CLIENT  # a client's own noise comes before the rounding
     if bounds_sum and mechanism.sensitivity < sensitivity(scaled_clip, grid.padded):
         raise ParametersRefused(f"one record may change the sum by more than Delta2^2 = {mechanism.sensitivity}")
     if not 0 <= parameters.index < records.events:
@@ -383,8 +375,7 @@ def check_scheme(parameters: Parameters, mechanism: Mechanism) -> None:
 def check_block(grid: Grid) -> None:
     """Raise ParametersRefused unless blocks have the size that follows from the vector's length (`block_size`).
 
-    Longer blocks would pad a short vector to any size.  A short vector, by default one block, may have shorter blocks,
-    so that it can have several chunks.
+    Longer blocks would pad a short vector to any size.  Shorter blocks let a short vector have several chunks.
     """
     length, block = grid.summed_dim, block_size(grid.summed_dim)
     if grid.block > block or (length >= BLOCKS_FROM and grid.block != block):

@@ -20,13 +20,13 @@ from dordis.privacy.accounting import (
     budget_warnings,
     multiplier_for_cost,
 )
-from dordis.privacy.clipping import CLIPPING_BIT
 from dordis.privacy.encoding import DISTORTION, chunk_ends
 from dordis.privacy.mechanisms import (
     Mechanism,
     NoiseFrom,
     NoiseVariances,
     check_folding,
+    check_record_noise,
     find_builtin_mechanism,
     mechanism_name,
 )
@@ -82,7 +82,7 @@ class RoundPlan:
         if self.kind.only_renyi and setting.orders is None:
             setting = replace(setting, orders=ORDERS)
         object.__setattr__(self, "setting", setting)
-        check_record_noise(self)
+        check_record_noise(self.kind, self.strategy.name, setting)
         check_folding(self.kind, setting.buckets)
         if setting.further and setting.scheme not in self.kind.schemes:
             raise InputError(
@@ -384,23 +384,3 @@ class RoundPlan:
                 "dropout that depends on a client's data is outside the guarantee",
             )
         return self.setting.participation.terms(self.mechanism.noise_from.adversary)
-
-
-def check_record_noise(design: RoundPlan) -> None:
-    """Raise InputError for noise or further releases that have no accounting for records.
-
-    Record gradients are summed as integers, under noise that all clients add together.
-    """
-    if design.setting.records is None:
-        return
-    if any(value.name != CLIPPING_BIT for value in design.setting.further):
-        raise InputError(
-            "with records as the unit of privacy an application cannot release further values: use privacy.unit = "
-            "'client', or another application"
-        )
-    if not design.kind.sums_records or design.strategy.name in ("early", "rebasing"):
-        raise InputError(
-            f"with records as the unit of privacy the noise '{design.strategy.name}' is not available over "
-            f"'{mechanism_name(design.kind)}': privacy.noise is 'xnoise', 'orig' or 'conservative' over 'skellam', or "
-            "the baseline 'central' or 'local'"
-        )

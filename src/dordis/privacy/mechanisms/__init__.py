@@ -18,6 +18,7 @@ from dordis.kernels.ring import Vector
 from dordis.loading import load_class
 from dordis.privacy import encoding, planning, scaling
 from dordis.privacy.accounting import Event, SkellamSum
+from dordis.privacy.clipping import CLIPPING_BIT
 from dordis.privacy.encoding import Entropy, Grid, Reals
 from dordis.privacy.planning import Plan
 from dordis.privacy.record_encoding import Integers
@@ -229,6 +230,32 @@ def check_folding(kind: type[Mechanism], buckets: int) -> None:
     if buckets and not kind.may_fold:
         raise ParametersRefused(
             f"the mechanism '{mechanism_name(kind)}' does not fold updates: projection must be 'off'"
+        )
+
+
+def check_by_chunk(mechanism: Mechanism) -> None:
+    """Raise ParametersRefused if the mechanism has a `decode` of its own, which adds noise to the whole sum."""
+    if not mechanism.is_decoded_by_chunk:
+        raise ParametersRefused(f"the mechanism '{mechanism.name}' decodes whole vectors only, not chunk by chunk")
+
+
+def check_record_noise(kind: type[Mechanism], strategy: str, setting: Setting) -> None:
+    """Raise InputError for noise or further releases that have no accounting for records.
+
+    Record gradients are summed as integers, under noise that all clients add together.
+    """
+    if setting.records is None:
+        return
+    if any(value.name != CLIPPING_BIT for value in setting.further):
+        raise InputError(
+            "with records as the unit of privacy an application cannot release further values: use privacy.unit = "
+            "'client', or another application"
+        )
+    if not kind.sums_records or strategy in ("early", "rebasing"):
+        raise InputError(
+            f"with records as the unit of privacy the noise '{strategy}' is not available over "
+            f"'{mechanism_name(kind)}': privacy.noise is 'xnoise', 'orig' or 'conservative' over 'skellam', or "
+            "the baseline 'central' or 'local'"
         )
 
 
