@@ -1,7 +1,7 @@
-"""Applications: federated learning, private means and histograms, language models, audits; and their options.
+"""Applications: federated learning, private means and histograms, language models, audits; and how they read options.
 
-A configuration names the `Server` and the `Client` of an application; `Settings` describes the options of both.  They
-are decoded once for all clients of a simulation.
+A configuration names the classes `Server` and `Client` of an application.  The class `Settings` of the application
+describes the options of both.  In a simulation the options are decoded once, and not once for each client.
 """
 
 from collections.abc import Callable
@@ -23,9 +23,10 @@ Shared = TypeVar("Shared")
 
 
 def build_once(settings: type[Settings], make: Callable[[Settings, Task], Shared]) -> Callable[[Task], Shared]:
-    """Return a function from a task to the result of `make`, which gets the decoded options and the task.
+    """Return a function of a task, which calls `make` with the task's decoded options and the task.
 
-    `make` is called once for equal tasks.
+    The function caches its last result.  So `make` is called once for a server and all clients with equal tasks.  The
+    function raises InputError if the options are invalid.
 
     >>> class Settings(msgspec.Struct, frozen=True):
     ...     height: int = 2
@@ -59,7 +60,7 @@ class ClientTable(Generic[Settings]):
     values: Floats = field(repr=False)
 
     def row(self, place: int) -> Floats:
-        """Return the row of the client with this zero-based index."""
+        """Return the row of the client with this zero-based index; raise InputError if there is no such client."""
         check_place(place, len(self.values))
         row: Floats = self.values[place]
         return row

@@ -15,10 +15,12 @@ from dordis.rounds.app import FixedClient, Task
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Options of the histogram of the values in the .npy file `data`; without a file, of normal deviates.
+    """Options of a private histogram.
 
-    k `edges` make k + 1 bins; the first and the last are unbounded, and a value on an edge is in the bin above it.  One
-    client changes the sum by 1: set privacy.clip to 1.  `nonnegative` projects the frequencies to the simplex.
+    `data` is the path of a .npy file with one value for each client; if it is empty, standard normal values are drawn.
+    k `edges` make k + 1 bins; the first and the last bin are unbounded, and a value on an edge is in the bin above the
+    edge.  One client changes the sum by 1: set privacy.clip to 1.  With `nonnegative`, the estimated frequencies are
+    projected to the simplex, so that none is negative and their sum is 1.
     """
 
     data: str = ""
@@ -33,7 +35,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Server(PooledServer):
-    """Learn the share of clients in each bin."""
+    """A server that estimates the share of clients in each bin."""
 
     def __init__(self, bins: int, nonnegative: bool = True) -> None:
         super().__init__(bins)
@@ -50,12 +52,12 @@ class Server(PooledServer):
         return project_to_simplex(self.pooled) if self._nonnegative and self.pooled.any() else self.pooled
 
     def evaluate(self) -> dict[str, float]:
-        """Return the share of clients in each bin as a metric, named by the bin's number."""
+        """Return the share of clients in each bin as the metrics `bin 0`, `bin 1`, .. ."""
         return {f"bin {i}": float(share) for i, share in enumerate(self.result())}
 
 
 class Client(FixedClient):
-    """Add 1 to the bin of the client's value, in every round."""
+    """A client whose update is 1 in the bin of its value and 0 in all other bins; the same in every round."""
 
     def __init__(self, value: float, edges: tuple[float, ...]) -> None:
         if math.isnan(value):
@@ -73,7 +75,7 @@ class Client(FixedClient):
 def project_to_simplex(shares: Floats) -> Floats:
     """Return the Euclidean projection of shares onto the simplex: no share is negative, and they add up to 1.
 
-    It is the maximum-likelihood histogram if every bin has the same Gaussian noise.
+    The projection is the maximum-likelihood histogram if all bins have Gaussian noise of the same deviation.
 
     >>> project_to_simplex(np.array([0.75, 0.5, -0.25])).tolist()
     [0.625, 0.375, 0.0]
@@ -86,7 +88,7 @@ def project_to_simplex(shares: Floats) -> Floats:
 
 
 def read_table(settings: Settings, task: Task) -> ClientTable[Settings]:
-    """Read the values of all clients, or draw normal deviates if no file is set."""
+    """Read the values of all clients; without a file, draw standard normal values."""
     if not settings.data:
         return ClientTable(settings, np.random.default_rng(task.seed).normal(size=(task.population, 1)))
     values = read_rows(task.folder / settings.data, task.population)

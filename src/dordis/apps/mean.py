@@ -14,10 +14,11 @@ from dordis.rounds.app import AppServer, FixedClient, RoundInfo, State, Task
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Options of the mean of the rows of the .npy file `data`; without a file, of random vectors of length `dim`.
+    """Options of a private mean.
 
-    `centre` is a public guess of the mean, the same for every coordinate.  It is subtracted from each vector, and the
-    difference is clipped to the norm `bound`: set privacy.clip to the same bound.
+    `data` is the path of a .npy file with one vector for each client; if it is empty, random vectors of length `dim`
+    are drawn.  `centre` is a public guess of the mean, the same for every coordinate.  The guess is subtracted from
+    each vector, and the difference is clipped to the norm `bound`: set privacy.clip to the same bound.
     """
 
     data: str = ""
@@ -33,7 +34,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PooledServer(AppServer):
-    """Add up the sums of all rounds, so that the noise in the mean becomes smaller with every round."""
+    """A server that adds up the sums of all rounds, so that the noise in the mean becomes smaller with every round."""
 
     def __init__(self, dim: int) -> None:
         self._total, self._count = np.zeros(dim), np.zeros(dim)
@@ -50,7 +51,7 @@ class PooledServer(AppServer):
 
     @property
     def pooled(self) -> Floats:
-        """Return the mean update over all participations so far; zeros before the first round."""
+        """Return the sum of all rounds, divided by the number of clients in it; zeros before the first round."""
         mean: Floats = self._total / np.maximum(self._count, 1)
         return mean
 
@@ -64,7 +65,7 @@ class PooledServer(AppServer):
 
 
 class Server(PooledServer):
-    """Estimate the mean from all rounds so far."""
+    """A server that estimates the mean vector from all rounds so far."""
 
     def __init__(self, dim: int, centre: float = 0.0) -> None:
         super().__init__(dim)
@@ -86,7 +87,7 @@ class Server(PooledServer):
 
 
 class Client(FixedClient):
-    """Give the client's vector minus the centre, clipped to the bound, in every round."""
+    """A client whose update is its vector minus the centre, clipped to the bound; the same in every round."""
 
     def __init__(self, vector: Floats, centre: float = 0.0, bound: float = 1.0) -> None:
         super().__init__(clip_to_norm(np.asarray(vector, np.float64) - centre, bound))
@@ -99,7 +100,7 @@ class Client(FixedClient):
 
 
 def clip_to_norm(vector: Floats, bound: float) -> Floats:
-    """Return a vector scaled down to the norm `bound` if it is longer.
+    """Return the vector, scaled down to the norm `bound` if its norm is larger.
 
     >>> clip_to_norm(np.array([6.0, 8.0]), bound=5.0).tolist()
     [3.0, 4.0]
@@ -109,7 +110,9 @@ def clip_to_norm(vector: Floats, bound: float) -> Floats:
 
 
 def read_table(settings: Settings, task: Task) -> ClientTable[Settings]:
-    """Read the vectors of all clients, or draw uniform vectors within the bound if no file is set."""
+    """Read the vectors of all clients; without a file, draw uniform vectors whose distance to the centre is at most
+    the bound.
+    """
     if settings.data:
         return ClientTable(settings, read_rows(task.folder / settings.data, task.population))
     reach = settings.bound / math.sqrt(settings.dim)

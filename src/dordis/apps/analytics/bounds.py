@@ -1,20 +1,20 @@
 """Bounds on the values of clients: given as public knowledge, or found privately as powers of two.
 
-To find them, every client adds one to a bin of each column: the bin of the sign of its value and of the least k with
-|value| <= 2^k, for k in -20 .. 40.  So the update of a client has a norm of sqrt(columns) at most.  On either side of
-0, the bound of a column is the largest power of two whose noisy count exceeds a threshold.  Noise alone exceeds this
-threshold, in any bin of any column, with a probability of at most 1 in 10,000.  The bound is then extended to the next
-powers of two while their counts exceed 2 sigma, where sigma is the standard deviation of the noise in a count.  A side
-without a count above the threshold ends at 0.
+To find bounds, every client adds 1 to one bin of each column: the bin for the sign of its value and for the least k
+with |value| <= 2^k, for k in -20 .. 40.  So the update of a client has a norm of sqrt(columns) at most.  On each side
+of 0, the bound of a column is the largest power of two whose noisy count exceeds a threshold.  The probability that
+the noise of any bin of any column exceeds this threshold is at most 1 in 10,000.  The bound is then extended to the
+next powers of two while their counts exceed 2 sigma, where sigma is the standard deviation of the noise in a count.  A
+side of 0 without a count above the threshold gets the bound 0.
 
 Limits: a value beyond 2^40 is counted and clipped as 2^40; bounds below 2^-20 are not found.  Values beyond the bounds
-are clipped: values of about 2 sigma clients in the bin next to a bound, and of some 5 sigma clients in a bin further
-away or on the other side of 0.  With few clients, many columns or a small budget no bounds can be found, and the query
-is refused.
+are clipped.  A bin next to a bound may have about 2 sigma clients whose values are clipped; a bin further away, or on
+the other side of 0, some 5 sigma clients.  With few clients, many columns or a small budget no bounds can be found, and
+the query is refused.
 
-`find_ranges` finds the ranges of the numeric columns of a table with a share of the budget; ranges and the run that
-uses them together cost the given epsilon.  The types of columns (number or text) count as public; everything else is
-released with noise only.
+`find_ranges` finds the ranges of the numeric columns of a table with a share of the budget.  The ranges, and the run
+that uses them, together cost the given epsilon.  The type of each column (number or text) counts as public; everything
+else is released with noise only.
 """
 
 from __future__ import annotations
@@ -55,16 +55,19 @@ from dordis.privacy.scaling import Floats
 from dordis.protocols.parameters import RUN_BYTES
 
 SHARE = 0.1
-"""Part of the budget that is spent on finding bounds, which makes the noise of the answer 5 % larger."""
+"""Part of the budget that is spent on finding bounds; with the rest, the noise of the answer is 5 % larger."""
 CONFIDENCE = 0.9999
-"""Probability that no bin exceeds the threshold by noise alone; a bin that does may widen the bounds a millionfold."""
+"""Probability that the noise of no bin exceeds the threshold; a bin whose noise does may widen the bounds a
+millionfold.
+"""
 NEXT = 2.0
-"""A bin next to the bounds is included if its count exceeds this number of standard deviations of the noise; a wrong
-inclusion only doubles the noise of the answer."""
+"""The bounds are extended by the next bin if its count exceeds this number of standard deviations of the noise; a wrong
+extension only doubles the noise of the answer.
+"""
 LEAST, MOST = -20, 40
 _SIDE = MOST - LEAST + 1
 WIDTH = 2 * _SIDE
-"""Number of bins of a column: first those of non-negative values by exponent, then those of negative values."""
+"""Number of bins of a column: first the bins of non-negative values by exponent, then the bins of negative values."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +101,9 @@ class Bounds:
 
 
 def read_bounds(bounds: Any, columns: int, names: Sequence[str] = ()) -> Bounds:
-    """Read public bounds: one pair (low, high) for all columns, one pair for each, or pairs by the name of a column."""
+    """Read public bounds, given as one pair (low, high) for all columns, as one pair for each column, or as a mapping
+    from column names to pairs.  Raise InputError if they are invalid.
+    """
     if isinstance(bounds, Mapping):
         if set(bounds) != set(names) or not names:
             raise InputError(
@@ -121,7 +126,10 @@ def read_bounds(bounds: Any, columns: int, names: Sequence[str] = ()) -> Bounds:
 
 
 def find_bounds(values: Floats, budget: QueryBudget, how: Conditions) -> tuple[Bounds, ReleaseCost]:
-    """Find bounds privately, and return them with their privacy cost; `values` are finite, (clients, columns)."""
+    """Find bounds privately, and return them with the privacy cost of finding them.
+
+    `values` has the shape (clients, columns) and no NaN.  Raise InputError if no bounds can be found.
+    """
     summed = count_bins(values, np.arange(len(values)), budget, how)
     return select_bounds(summed.total.reshape(-1, WIDTH), summed.sigma), summed.cost
 
@@ -135,8 +143,9 @@ def count_bins(
 ) -> PrivateSum:
     """Return the noisy number of clients in each bin of each column.
 
-    `values` are (rows, columns), NaN where empty; `owner` has the zero-based index of each row's client.  `charge` is
-    called with the privacy cost before anything is counted.
+    `values` has the shape (rows, columns), with NaN in empty cells; `owner` has the zero-based index of each row's
+    client.  `charge` is called with the privacy cost before anything is counted.  Raise InputError, before the charge,
+    if the noise would be too large to find bounds.
     """
     clients, columns = int(owner.max()) + 1, values.shape[1]
     planned = plan_release(clients, WIDTH * columns, math.sqrt(columns), budget, how)
@@ -151,7 +160,9 @@ def count_bins(
 
 
 def bin_shares(values: Floats, owner: npt.NDArray[np.int64]) -> Updates:
-    """Return a function from a client's index to its update: in every column the client's rows share one count.
+    """Return a function from a client's index to its update.
+
+    In every column the non-empty cells of a client share one count: with n cells, each adds 1 / n to its bin.
 
     >>> update = bin_shares(np.array([[1.0], [4.0], [np.nan], [4.0]]), np.array([0, 0, 1, 0]))
     >>> update(0)[np.flatnonzero(update(0))].round(2).tolist(), update(1).any().item()
@@ -185,12 +196,16 @@ def find_bins(values: Floats) -> npt.NDArray[np.int64]:
 
 
 def quantile(columns: int) -> float:
-    """Return the threshold in standard deviations, below which all bins' noise stays with probability `CONFIDENCE`."""
+    """Return the threshold, in standard deviations of the noise: with probability `CONFIDENCE` the noise of all bins of
+    all columns is below it.
+    """
     return NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / (WIDTH * columns))
 
 
 def select_bounds(counts: Floats, sigma: float) -> Bounds:
-    """Return the bounds of each column from noisy counts, (columns, WIDTH), whose noise has the deviation `sigma`.
+    """Return the bounds of each column from noisy counts of the shape (columns, WIDTH).
+
+    `sigma` is the standard deviation of the noise in each count.
 
     Raise InputError if a column has no count above the threshold.
     """
@@ -204,7 +219,10 @@ def select_bounds(counts: Floats, sigma: float) -> Bounds:
 
 
 def read_counts(counts: Floats, sigma: float) -> tuple[Bounds, npt.NDArray[np.bool_]]:
-    """Return the bounds of each column from its noisy counts, and whether it has a count above the threshold."""
+    """Return the bounds of each column from its noisy counts, and whether the column has a count above the threshold.
+
+    The bounds of a column without such a count are both 0.
+    """
     sides = counts.reshape(-1, 2, _SIDE)
     seen = sides > quantile(len(counts)) * sigma
     last = _SIDE - 1 - np.argmax(seen[:, :, ::-1], axis=2)
@@ -217,7 +235,10 @@ def read_counts(counts: Floats, sigma: float) -> tuple[Bounds, npt.NDArray[np.bo
 
 @dataclass(frozen=True)
 class PrivateRanges:
-    """Ranges by column, the columns for which no range was found in the noise, and the privacy cost."""
+    """The result of `find_ranges`: ranges by column, columns without a found range, and the privacy cost.
+
+    `not_found` lists the columns in which no count exceeded the threshold.
+    """
 
     table: Table
     """The given description, with the found ranges added."""
@@ -226,7 +247,7 @@ class PrivateRanges:
     epsilon: float
     """Epsilon spent on the ranges alone."""
     epsilon_left: float
-    """Epsilon that is left for a run, so that ranges and run together cost the given epsilon."""
+    """Epsilon that is left for a run: the ranges and the run together then cost the given epsilon."""
     delta: float
     clients: int
 
@@ -245,9 +266,10 @@ def find_ranges(
 ) -> PrivateRanges:
     """Find ranges of numeric columns privately, as powers of two on either side of 0.
 
-    `data` and `table` are those of `dordis.train`.  `columns` are by default all numeric features without a range or
-    categories.  A `share` of the budget `epsilon` is spent, and the rest is left for a run: `epsilon_left`.  Privacy is
-    for one client, with all its rows.  With a `ledger` every client is charged before anything is computed.
+    `data` and `table` are as in `dordis.train`.  `columns` are by default all numeric features to which `table` gives
+    neither a range nor categories.  The fraction `share` of the budget `epsilon` is spent; the result states as
+    `epsilon_left` what is left for a run.  Privacy is for one client, with all its rows.  With a `ledger` every client
+    is charged before anything is computed.
 
     >>> import dordis
     >>> rows = {"age": [20 + i % 60 for i in range(2000)], "ill": ["no", "yes"] * 1000}
@@ -301,7 +323,10 @@ def _epsilon(cost: ReleaseCost, delta: float) -> float:
 
 
 def choose_columns(rows: Columns, table: Table, wanted: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the columns whose ranges are to be found; raise if one is absent, holds text or has a range."""
+    """Return the columns whose ranges are to be found: the `wanted` ones, or all numeric features without a range.
+
+    Raise InputError if there are none, or if a wanted column is absent, holds text or already has a range.
+    """
     if wanted is not None:
         if absent := [name for name in wanted if name not in rows.names]:
             raise InputError(f"{rows.where} has no column {', '.join(absent)}: its columns are {', '.join(rows.names)}")
@@ -320,7 +345,10 @@ def choose_columns(rows: Columns, table: Table, wanted: Sequence[str] | None) ->
 
 
 def number_clients(rows: Columns, table: Table) -> np.typing.NDArray[np.int64]:
-    """Return the zero-based number of each row's client; each row is one client if the table has no client column."""
+    """Return the zero-based number of each row's client; each row is one client if the table has no client column.
+
+    Raise InputError if the client column is missing, or is empty in a row.
+    """
     if table.client is None:
         return np.arange(len(rows))
     if table.client not in rows.names:

@@ -1,7 +1,7 @@
 """One private sum over the values of clients: checks of the values, the plan of the release, and one simulated round.
 
-Values are rows of a table; errors never contain a value.  The sum has distributed Skellam noise (XNoise).  Neighbouring
-inputs differ in one client, whose update is replaced by zero.  The number of clients is public.
+Values are rows of a table; errors never contain a value.  The sum has distributed Skellam noise (XNoise).  Two inputs
+are neighbours if they differ in one client, whose update is zero in one of them.  The number of clients is public.
 """
 
 import math
@@ -41,7 +41,7 @@ from dordis.simulation.population import SimulatedHome
 from dordis.simulation.run import first_ids, home_of_updates, single_round
 
 LEAST_CLIENTS = 3
-"""With two clients, one client and the server together would know the value of the other."""
+"""Least number of clients: with two, one client and the server together would know the value of the other client."""
 
 
 def column_names(values: object) -> tuple[str, ...]:
@@ -50,9 +50,9 @@ def column_names(values: object) -> tuple[str, ...]:
 
 
 def check_values(values: npt.ArrayLike) -> tuple[Floats, bool]:
-    """Return values as an array (clients, columns), and whether they were given as (clients,).
+    """Return values as an array (rows, columns), and whether the caller gave a single column, as an array (rows,).
 
-    Raise InputError if there are too few clients, or if a value is not a finite number.
+    Raise InputError if there are fewer rows than `LEAST_CLIENTS`, or if a value is not a finite number.
 
     >>> check_values([1, 2, 3])[0].shape
     (3, 1)
@@ -73,7 +73,10 @@ def check_values(values: npt.ArrayLike) -> tuple[Floats, bool]:
 
 
 def client_ids(clients: Sequence[int] | None, rows: int) -> tuple[ClientId, ...] | None:
-    """Return the client ids of the rows, or None if not given; raise unless they are distinct and at least 1."""
+    """Return the client ids of the rows, or None if `clients` is None.
+
+    Raise InputError unless there is one id for each row, all ids are distinct, and all are at least 1.
+    """
     if clients is None:
         return None
     ids = tuple(ClientId(int(u)) for u in clients)
@@ -85,7 +88,7 @@ def client_ids(clients: Sequence[int] | None, rows: int) -> tuple[ClientId, ...]
 
 
 def _array(values: npt.ArrayLike) -> Floats:
-    """Return numbers as float64; raise with the position of the first value that is not a number."""
+    """Return values as float64; raise an InputError that states the position of the first value that is no number."""
     try:
         array = np.asarray(values)
     except ValueError:
@@ -101,7 +104,7 @@ def _array(values: npt.ArrayLike) -> Floats:
 
 
 def _place(place: Sequence[int], values: object) -> str:
-    """Return the position of a value, with the name of its column if it has one."""
+    """Return the position of a value as words: its row, and the name or the number of its column."""
     row, column = (*place, 0)[:2]
     names = column_names(values)
     return (
@@ -130,7 +133,12 @@ def _number(item: object) -> float:
 
 @dataclass(frozen=True, eq=False)
 class ClientRows:
-    """Rows of clients, one or several each: `values` (rows, columns), and `owner`, the index of each row's client."""
+    """The rows of all clients; a client has one row or several.
+
+    `values` has the shape (rows, columns), `owner` has the zero-based index of each row's client, and `clients` is the
+    number of clients.  `single` tells whether the caller gave a single column, `names` has the names of the columns,
+    and `ids` the ids of the clients, if they are known.
+    """
 
     values: Floats
     owner: npt.NDArray[np.int64]
@@ -144,7 +152,10 @@ class ClientRows:
         return self.average(self.values)
 
     def average(self, rows: Floats) -> Floats:
-        """Return, for each client, the mean of its rows among `rows`, which are in the order of `values`."""
+        """Return, for each client, the mean of its rows among `rows`.
+
+        `rows` has one row for each row of `values`, in the same order.
+        """
         if self.clients == len(rows):
             return rows[np.argsort(self.owner)]
         totals = np.zeros((self.clients, rows.shape[1]))
@@ -154,10 +165,11 @@ class ClientRows:
 
 
 def group_rows(values: Any, client: Any, ids: Sequence[int] | None) -> ClientRows:
-    """Return the rows with their clients; raise InputError if they do not fit.
+    """Return the rows, grouped by their clients.
 
-    `client` is the name of a column, or has one name for each row.  Without it each row is a client, and `ids` are the
-    client ids of the rows, if they are given.
+    `client` is the name of the column that names the client of each row, or a sequence of one client name for each row.
+    If `client` is None, each row is one client, and `ids` may give the client ids of the rows.  Raise InputError if a
+    row has no client, if the number of names or ids is wrong, or if a value is not a finite number.
     """
     if client is None:
         rows, single = check_values(values)
@@ -187,20 +199,20 @@ def group_rows(values: Any, client: Any, ids: Sequence[int] | None) -> ClientRow
 
 IDEAL, FULL = "ideal", "full"
 HEADROOM = 8.0
-"""Number of standard deviations of a sum that fit into the ring; large, because bits cost nothing in a simulation."""
+"""The ring has room for this many standard deviations of a sum; many, because bits cost nothing in a simulation."""
 _FINE = 100.0
 _MARGIN = 0.9  # the noise is planned for MOST_BITS, and its sigma is a little larger with fewer bits
 
 Updates = Callable[[int], Floats]
-"""Returns the update of the client with a zero-based index."""
+"""A function from the zero-based index of a client to the client's update."""
 
 
 @dataclass(frozen=True)
 class Conditions:
     """Conditions of a round: threat model, dropout, fidelity, ledger.
 
-    In `ideal` fidelity all randomness comes from `entropy`; in `full` the secrets of the protocol come from the
-    operating system.
+    `dropped` is the number of clients that drop out.  With the fidelity `ideal` all randomness comes from `entropy`;
+    with `full` the secrets of the protocol come from the operating system.
     """
 
     colluders: int = 1
@@ -209,9 +221,9 @@ class Conditions:
     fidelity: str = IDEAL
     entropy: Entropy = field(default=secrets.token_bytes, repr=False)
     ledger: Ledger | None = None
-    """Ledger to which every release is charged, if any."""
+    """Ledger to which every release is charged; None charges no ledger."""
     clients: tuple[ClientId, ...] | None = None
-    """The client id of each update, in order; 1, 2, .. if None."""
+    """The ids of the clients, in the order of their indices; None stands for 1, 2, .. ."""
 
     def __post_init__(self) -> None:
         if self.mode not in (MALICIOUS, SEMI_HONEST):
@@ -222,7 +234,7 @@ class Conditions:
 
 @dataclass(frozen=True)
 class QueryBudget:
-    """The budget of an answer, and the part of it that one release may spend."""
+    """The budget of one query, and the fraction `part` of this budget that one release of the query may spend."""
 
     epsilon: float
     delta: float
@@ -230,19 +242,23 @@ class QueryBudget:
 
     @classmethod
     def for_clients(cls, epsilon: float, delta: float | None, clients: int) -> "QueryBudget":
-        """Return the budget of a query; delta is by default min{n^-1.1, 10^-5} for n clients. Raise if invalid."""
+        """Return the budget of a query; if delta is None, it is min{n^-1.1, 10^-5} for n clients.
+
+        Raise InputError if epsilon or delta is invalid.
+        """
         return cls(check_epsilon(epsilon), default_delta(clients) if delta is None else check_delta(delta))
 
     def split(self, share: float) -> "tuple[QueryBudget, QueryBudget]":
-        """Return two parts of the budget: the fraction `share` of it, and the rest."""
+        """Divide the budget; return the fraction `share` of it and the rest."""
         return replace(self, part=share * self.part), replace(self, part=(1 - share) * self.part)
 
 
 @dataclass(frozen=True, eq=False)
 class PrivateSum:
-    """The noisy sum over `count` clients, the standard deviation of the noise in each coordinate, and the privacy cost.
+    """The noisy sum over `count` clients; `sigma` is the standard deviation of the noise in each coordinate.
 
-    `sum_check` is the result of the check for impossible sums (`dordis.rounds.impossible_sums`).
+    `cost` is the privacy cost of the release.  `sum_check` is the result of the check for impossible sums
+    (`dordis.rounds.impossible_sums`).
     """
 
     total: Floats = field(repr=False)
@@ -253,7 +269,10 @@ class PrivateSum:
 
 
 def plan_release(clients: int, dim: int, clip: float, budget: QueryBudget, how: Conditions) -> RoundPlan:
-    """Plan a round of all clients, whose updates have `dim` coordinates and a norm of `clip` at most."""
+    """Plan a round of all clients, whose updates have `dim` coordinates and a norm of `clip` at most.
+
+    Raise InputError if more clients are to drop out than the plan tolerates.
+    """
     once = ParticipationSchedule(clients, clients, rounds=1, accounting=ALL_ROUNDS)
     setting = Setting(once, dim, clip, budget.delta, bits=MOST_BITS, headroom=HEADROOM, colluders=how.colluders)
     if not 0 <= how.dropped <= setting.T:
@@ -265,11 +284,11 @@ def plan_release(clients: int, dim: int, clip: float, budget: QueryBudget, how: 
 
 
 def _bits(planned: RoundPlan) -> int:
-    """Return the bits of a coordinate of the sum: enough for a fine grid, and no more, because the tables for drawing
-    noise of a large variance take seconds to compute.
+    """Return the bits of a coordinate of the sum: enough for a fine grid of integers, and no more.
 
+    With more bits the noise has a larger variance on the grid, and the tables for drawing it take seconds to compute.
     On a grid that is fine enough, rounding adds about 1 % to the norm of an update and less to the variance of the sum.
-    The bits are limited by the largest variance that can be drawn at once in `ideal` fidelity.  The noise in real units
+    The bits are also limited by the largest variance that `ideal` fidelity can draw at once.  The noise in real units
     hardly depends on the grid.
     """
     ring = planned.setting.ring(MOST_BITS)
@@ -298,7 +317,8 @@ def expected_sigma(planned: RoundPlan) -> float:
 def deviation(planned: RoundPlan, left: float, count: int) -> float:
     """Return the standard deviation of the noise in a coordinate of the sum, in real units.
 
-    `left` is the variance of the noise on the grid; rounding adds a variance of 1/4 for each of `count` clients.
+    `left` is the variance of the noise on the grid of integers.  Rounding adds a variance of at most 1/4 on this grid
+    for each of `count` clients.
     """
     return math.sqrt(left + count / 4) / planned.mechanism.grid.scale
 
@@ -318,7 +338,7 @@ def release_cost(planned: RoundPlan) -> ReleaseCost:
 
 
 def _population(planned: RoundPlan, updates: Updates, how: Conditions) -> SimulatedHome:
-    """Return the population of the clients, some of which drop out before the upload."""
+    """Return the population of the clients; `how.dropped` of them, drawn at random, drop out before the upload."""
     part = (how.dropped + 0.5) / planned.setting.clients
     vanishing = RateDropout(how.entropy(SEED_BYTES), part, SECAGG.stages[: SECAGG.upload + 1])
     ids = how.clients or first_ids(planned.setting.clients)
@@ -327,8 +347,9 @@ def _population(planned: RoundPlan, updates: Updates, how: Conditions) -> Simula
 
 
 def one_hot(places: npt.NDArray[np.int64], width: int) -> Updates:
-    """Return a function from a client's index to its one-hot update: in each column, which has `width` coordinates, the
-    coordinate `places[client, column]` is 1.
+    """Return a function from a client's index to its one-hot update.
+
+    A column has `width` coordinates: the coordinate `places[client, column]` is 1, all others are 0.
     """
     columns = places.shape[1]
     starts = width * np.arange(columns)

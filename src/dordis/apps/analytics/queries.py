@@ -39,7 +39,7 @@ from dordis.privacy.scaling import Floats
 from dordis.protocols.parameters import MALICIOUS
 
 Figures = float | Floats
-"""A number if the values came as one column, (clients,), else an array."""
+"""A number if the values came as one column, of the shape (clients,); else an array with a number for each column."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -47,9 +47,9 @@ class PrivateAnswer:
     """Guarantee and conditions of a private statistic.
 
     `epsilon` and `delta` cover the whole answer; `epsilon_for_bounds` is the epsilon of finding the bounds alone, at
-    the same delta.  `dropped` of the `clients` dropped out, and are not in the figures.  `sum_check` is the result of
-    the check for impossible sums (`dordis.rounds.impossible_sums`): `passed`, or `vacuous` if garbage would have passed
-    too.
+    the same delta.  `dropped` of the `clients` dropped out; their values are not in the answer.  `sum_check` is the
+    result of the check for impossible sums (`dordis.rounds.impossible_sums`): `passed`, or `vacuous` if garbage would
+    have passed too.
     """
 
     epsilon: float
@@ -62,11 +62,11 @@ class PrivateAnswer:
     fidelity: str
     sum_check: str
     columns: tuple[str, ...] = ()
-    """The names of the columns, if the values came with names, as a DataFrame does."""
+    """The names of the columns of a DataFrame; empty if the values had no column names."""
 
     @property
     def terms(self) -> tuple[str, ...]:
-        """Return sentences on the guarantee: unit and adjacency, adversary, dropout, simulation; and warnings."""
+        """Return sentences on the guarantee (unit and adjacency, adversary, dropout, simulation), and warnings."""
         server = "a server that may deviate" if self.mode == MALICIOUS else "a server that follows the protocol"
         simulated = {
             "ideal": "simulated: the noise law and rounding of the protocol, no masks and no messages",
@@ -83,7 +83,7 @@ class PrivateAnswer:
 
     @property
     def _zero(self) -> str:
-        """Return the end of a sentence that says what a zero update means for the values; empty by default."""
+        """Return words that say for which value a zero update stands; `terms` inserts them into its first sentence."""
         return ""
 
     def __repr__(self) -> str:
@@ -93,7 +93,10 @@ class PrivateAnswer:
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class PrivateMean(PrivateAnswer):
-    """The mean of each column; `sigma` is the standard deviation of its noise, and values are clipped to `bounds`."""
+    """The noisy mean of each column; `sigma` is the standard deviation of the noise.
+
+    Values were clipped to `bounds`, the lower and the upper bound of each column.
+    """
 
     mean: Figures
     sigma: Figures
@@ -106,11 +109,11 @@ class PrivateMean(PrivateAnswer):
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class PrivateHistogram(PrivateAnswer):
-    """The noisy number of clients in each bin, which may be negative; `sigma` is the standard deviation of its noise.
+    """The noisy number of clients in each bin, which may be negative; `sigma` is the standard deviation of the noise.
 
-    Counts are (bins,) for a single column, else (columns, bins).  `edges` are the boundaries between bins, (bins - 1,)
-    or (columns, bins - 1).  The first and the last bin are unbounded; with `bounds` they also count the values beyond
-    the bounds.
+    `counts` has the shape (bins,) for a single column, else (columns, bins).  `edges` are the boundaries between bins,
+    with the shape (bins - 1,) or (columns, bins - 1).  The first and the last bin are unbounded: if the query had
+    `bounds`, these two bins also count the values beyond the bounds.
     """
 
     counts: Floats
@@ -118,7 +121,7 @@ class PrivateHistogram(PrivateAnswer):
     edges: Floats
     bounds: tuple[Figures, Figures] | None
     categories: tuple[str, ...] = ()
-    """Names of the bins of a text column, `other` last; none for bins of numbers."""
+    """Names of the bins of a column with categories, `other` last; empty if the bins are ranges of numbers."""
 
     @property
     def _zero(self) -> str:
@@ -146,7 +149,7 @@ def _format(value: object) -> str:
 
 
 def as_figures(array: npt.NDArray[np.float64], single: bool) -> Figures:
-    """Return the figure of a single column as a number, and figures of several columns as they are."""
+    """Return the array as it is; with `single`, return its first element as a number."""
     return float(array[0]) if single else array
 
 
@@ -173,20 +176,20 @@ def mean(
 ) -> PrivateMean:
     """Return the mean of clients' values under distributed differential privacy, one row for each client.
 
-    `values` are (clients,) or (clients, columns).  If clients have several rows, `client` names the client of each row,
-    by a column of a DataFrame or one name for each row: the mean row of a client counts once.  Values are clipped to
-    the `bounds`: one pair (low, high) for all columns, a list of one pair for each column, or a dictionary by column
-    name.  They must be public knowledge, never computed from the values; the noise is proportional to high - low.
-    Without bounds a tenth of the budget is spent on finding bounds that are powers of two, which takes some hundreds of
-    clients (see `dordis.apps.analytics.bounds`), and the noise on the mean is 5 % larger.  `sigma` is the standard
-    deviation of the noise; it does not include the effect of clipping.
+    `values` has the shape (clients,) or (clients, columns).  If clients have several rows, `client` is the DataFrame's
+    column that names the client of each row, or a list of one client name for each row; then the mean of a client's
+    rows counts as its one row.  Values are clipped to the `bounds`: one pair (low, high) for all columns, a list of one
+    pair for each column, or a dictionary by column name.  Bounds must be public knowledge, never computed from the
+    values; the noise is proportional to high - low.  Without bounds a tenth of the budget is spent on finding bounds
+    that are powers of two.  This takes some hundreds of clients (see `dordis.apps.analytics.bounds`) and makes the
+    noise on the mean 5 % larger.  `sigma` is the standard deviation of the noise, without the effect of clipping.
 
     Privacy is for one client, whose row is replaced by the middle of the bounds, against the server and `colluders` of
     the clients.  `delta` is min{n^-1.1, 10^-5} for n clients if it is not given.  `dropped` clients, chosen at random,
     drop out.  With `fidelity` "ideal" the noise in the sum is drawn at once; with "full" every message of SecAgg is
-    sent.  `mode`, the server to withstand, is "malicious" or "semi-honest".  A `ledger` is a file to which all queries
-    over the same clients are charged.  The first query creates it.  `budget` is the epsilon that all these queries may
-    spend together; queries that would exceed it are refused.  `clients` are the ids of the rows' clients; they are
+    sent.  `mode` is the server to withstand: "malicious" or "semi-honest".  A `ledger` is a file to which all queries
+    over the same clients are charged; the first query creates the file.  `budget` is the epsilon that all these queries
+    may spend together; queries that would exceed it are refused.  `clients` are the client ids of the rows; they are
     1, 2, .. if not given, and the rows must then have the same order in every query.  Pass `entropy` in tests only:
     anybody who can predict it can remove the noise.
 
@@ -237,13 +240,13 @@ def histogram(
 ) -> PrivateHistogram:
     """Return the number of clients in each bin, under distributed differential privacy.
 
-    `values` are (clients,), or (clients, columns) for a histogram of each column.  The bins are given in one of three
-    ways. k `edges` make k + 1 bins; the first and the last are unbounded, and a value on an edge is in the bin above
-    it.  A number of `bins` divides the range between the `bounds` evenly; values beyond the bounds are in the first and
-    the last bin, and bounds that are not given are found privately.  The public `categories` of a text column have one
-    bin each, and all other values are in one more, the last bin.  Never compute edges, bounds or categories from the
-    values.  With `client`, the rows of a client share one count.  Privacy is for one client, which is removed from the
-    counts.  All other arguments are those of `mean`.
+    `values` has the shape (clients,), or (clients, columns) for a histogram of each column.  Bins are given in one of
+    three ways.  k `edges` make k + 1 bins; the first and the last are unbounded, and a value on an edge is in the bin
+    above the edge.  A number of `bins` divides the range between the `bounds` evenly; values beyond the bounds are in
+    the first and the last bin, and bounds that are not given are found privately.  The public `categories` of a text
+    column have one bin each; all other values share one more bin, the last.  Never compute edges, bounds or categories
+    from the values.  With `client`, each of a client's n rows adds 1 / n to a bin.  Privacy is for one client, which is
+    removed from the counts.  All other arguments are as in `mean`.
 
     >>> import dordis
     >>> ages = [20 + i % 50 for i in range(1000)]
@@ -307,7 +310,7 @@ def _ledger(
 def _settle_bounds(
     rows: Floats, bounds: Any, budget: QueryBudget, how: Conditions, names: Sequence[str]
 ) -> _SettledBounds:
-    """Return the given bounds, or find them with a part of the budget; and their cost and the remaining budget."""
+    """Return the given bounds, or find bounds with a part of the budget; also return the cost and the budget left."""
     if bounds is not None:
         return bounding.read_bounds(bounds, rows.shape[1], names), (), budget
     part, rest = budget.split(bounding.SHARE)
@@ -323,7 +326,10 @@ def _settle_edges(
     budget: QueryBudget,
     how: Conditions,
 ) -> tuple[Floats, Bounds | None, _Costs, QueryBudget]:
-    """Return the edges, (columns, bins - 1), the bounds or None, the cost of finding them, and the remaining budget."""
+    """Return the edges, of the shape (columns, bins - 1), the bounds, the cost of finding them, and the budget left.
+
+    The bounds are None if the caller gave edges.
+    """
     if (bins is None) == (edges is None) or (edges is not None and bounds is not None):
         raise InputError("a histogram takes either edges, or a number of bins with or without bounds")
     if edges is not None:
@@ -344,7 +350,7 @@ def _numbers(edges: npt.ArrayLike) -> list[float]:
 
 
 def _common(summed: PrivateSum, for_bounds: _Costs, delta: float, clients: int, how: Conditions) -> dict[str, Any]:
-    """Return the fields that all answers have; epsilon covers bounds and figures."""
+    """Return the fields that all answers have; `epsilon` covers both the search for bounds and the answer."""
     return {
         "epsilon": _epsilon_spent(*for_bounds, summed.cost, delta=delta),
         "delta": delta,

@@ -36,10 +36,10 @@ from dordis.simulation.run import home_of_clients, home_of_updates, single_round
 
 
 class KnownNoise:
-    """Record the parameters and inputs of a protocol's rounds, and the noise of the colluders.
+    """A recorder of a protocol's rounds: it records the parameters, the clients' inputs and the colluders' noise.
 
-    Run rounds with the attribute `protocol`, which is the given protocol with recording, and pass `watch` to each
-    round: it asks the colluders for their noise before they erase the seeds of the noise.
+    Run the rounds with the attribute `protocol`, which is the given protocol with recording, and pass `watch` to each
+    round: `watch` asks the colluders for their noise before they erase the seeds of the noise.
     """
 
     def __init__(self, protocol: SummingProtocol, colluders: Collection[ClientId], law: NoiseLaw = SKELLAM) -> None:
@@ -70,7 +70,7 @@ class KnownNoise:
         return machine
 
     def watch(self, event: WatchEvent) -> None:
-        """Ask the colluders for their noise when uploads are about to be collected."""
+        """Ask the colluders for their noise when the stage of the uploads begins."""
         if isinstance(event, StageBegan) and event.stage == self._upload and not self._noise:
             chunks = range(len(self.parameters.chunks))
             issued = {u: machine.issued for u, machine in self._machines.items()}
@@ -99,7 +99,7 @@ class KnownNoise:
         return ChunkNoise(replace(output, total=(output.total - known) & ring), added & ring, (added - known) & ring)
 
     def _components_in_sum(self, chunk: int, u: ClientId, output: ChunkOutput) -> Sequence[Vector]:
-        """Return the components of a colluder's noise that are in the sum."""
+        """Return the components of a colluder's noise that the server has not removed from the sum."""
         removed = set(self.parameters.due(chunk, output.survivors)[u]) - set(output.stayed.get(u, ()))
         base = len(self.parameters.plans[chunk].base)
         return [part for place, part in enumerate(self._noise[u][chunk]) if place - base not in removed]
@@ -107,7 +107,11 @@ class KnownNoise:
 
 @dataclass(frozen=True, eq=False)
 class ChunkNoise:
-    """A chunk's output without the colluders' noise, the noise of all clients, and the noise unknown to colluders."""
+    """The noise that was measured in the sum of one chunk.
+
+    `noise` is all noise in the sum, and `hidden` the part of it that the colluders do not know.  `output` is the output
+    of the chunk after the colluders' noise was subtracted from the sum.
+    """
 
     output: ChunkOutput
     noise: Vector
@@ -115,15 +119,21 @@ class ChunkNoise:
 
 
 LEVEL = 1e-4
-"""The largest probability that any of an audit's three tests of variance rejects correct noise."""
+"""The largest probability that correct noise fails one or more of the three tests of variance of an audit."""
 _TESTS = 3
 LEAST_DIM = 1024
-"""Least number of coordinates of a toy update: enough samples to detect noise that is wrong by a factor of 2."""
+"""Least number of coordinates of an update in toy designs: enough noise samples to detect a variance that is wrong by a
+factor of 2.
+"""
 
 
 @dataclass(frozen=True)
 class FixedDropout:
-    """Dropout of every round: the last `dropped` clients leave before the upload, `late` others after it."""
+    """The same dropout in every round.
+
+    The `dropped` clients with the largest ids leave before their upload.  The `late` clients with the next largest ids
+    leave after it, before the disclosure.  `upload` and `disclosure` are the names of these two requests.
+    """
 
     dropped: int
     late: int
@@ -132,7 +142,7 @@ class FixedDropout:
 
     @classmethod
     def from_protocol(cls, protocol: SummingProtocol, dropped: int, late: int) -> "FixedDropout":
-        """Return the dropout with the names that the protocol gives to upload and disclosure."""
+        """Return the dropout for a protocol, with the protocol's names of the requests for upload and disclosure."""
         disclosure = next(request.__name__ for request in protocol.requests if request.discloses)
         return cls(dropped, late, protocol.stages[protocol.upload], disclosure)
 
@@ -149,12 +159,12 @@ class FixedDropout:
 
 @dataclass(frozen=True)
 class Audit:
-    """Measurements of the audited rounds, and findings.
+    """The result of an audit: measurements of the audited rounds, and the findings that follow from them.
 
     `canaries` is the outcome of the attack.  `noise` compares all noise in the sums with the variance that the rounds
-    state.  `hidden` compares the noise that is unknown to the colluders with the charged variance.  `counted` is the
-    least charged variance of a round divided by the variance that the plan needs; below 1 the planned epsilon does not
-    hold.
+    state.  `hidden` compares the noise that the colluders do not know with the variance on which the ledger's charge
+    rests.  `counted` is the smallest such variance of a round, divided by the variance that the plan needs; if
+    `counted` is below 1, the planned epsilon does not hold.  `level` is the error probability of the tests (`LEVEL`).
     """
 
     canaries: GuessOutcome
@@ -193,7 +203,7 @@ def toy_design(
     strategy: XNoise | None = None,
     protocol: SummingProtocol = SECAGG,
 ) -> RoundPlan:
-    """Plan a run in which all clients take part in every round, and each client has a coordinate of its own."""
+    """Plan a small run for `audit`: all clients take part in every round, and each client has its own coordinate."""
     everyone = ParticipationSchedule(clients, clients, rounds)
     dim = max(LEAST_DIM, clients)
     setting = Setting(everyone, dim=dim, delta=delta, colluders=colluders, sparse=protocol.sparse)
@@ -211,7 +221,10 @@ def toy_record_design(
     strategy: XNoise | None = None,
     protocol: SummingProtocol = SECAGG,
 ) -> RoundPlan:
-    """Plan a run with records as the unit of privacy, and a coordinate for each of `records` records of each client."""
+    """Plan a small run for `audit_records`, with records as the unit of privacy.
+
+    Each client has `records` records, and each record has its own coordinate.
+    """
     sampled = RecordSampling(sampling_word(sampling), records, count_events(rounds))
     setting = Setting(
         ParticipationSchedule(clients, clients, rounds),
@@ -237,12 +250,12 @@ def audit(
     entropy: Entropy = secrets.token_bytes,
     confidence: float = CONFIDENCE,
 ) -> Audit:
-    """Run all rounds of a design with every message, attack them, and test their noise.
+    """Run all rounds of a design with the full protocol, attack them with canaries, and test their noise.
 
     In every round the first `design.setting.colluders` clients collude with the server, the last `dropped` clients
-    leave before their upload, and `late` more leave after it, so that other clients give shares of their seeds.  All
-    clients that upload and do not collude are canaries.  The design must have a coordinate for every client, and all
-    clients in every round: see `toy_design`.
+    leave before their upload, and `late` more leave after it, so that the other clients disclose shares of the seeds
+    of these late clients.  All clients that upload and do not collude are canaries.  Raise InputError unless the design
+    has all clients in every round and a coordinate for every client, as `toy_design` has.
     """
     plan, setting = find_plan(design), design.setting
     check_everyone(design)
@@ -268,10 +281,11 @@ def audit_records(
     entropy: Entropy = secrets.token_bytes,
     confidence: float = CONFIDENCE,
 ) -> Audit:
-    """Run the full protocol for all planned rounds and retries, guess which records took part, and test the noise.
+    """Run the full protocol for all planned events, guess which records have a gradient, and test the noise.
 
-    The first `design.setting.colluders` clients collude with the server, the last `dropped` clients leave before every
-    upload, and `late` more after it.  All records of clients that upload and do not collude are canaries.
+    The planned events are the rounds and the retries of the plan.  In every event the first `design.setting.colluders`
+    clients collude with the server, the last `dropped` clients leave before their upload, and `late` more leave after
+    it.  All records of clients that upload and do not collude are canaries.
     """
     plan, setting = find_plan(design), design.setting
     if setting.records is None or setting.dim < setting.clients * setting.records.records:
@@ -298,8 +312,11 @@ def audit_records(
 
 @dataclass(frozen=True, eq=False)
 class AttackedRound:
-    """One round as the adversary sees it: the sum in real units without the colluders' noise; and samples of all noise
-    and of the noise unknown to the colluders, and the charged variance.
+    """What an audit keeps of one round.
+
+    `total` is the sum as the adversary sees it: in real units, after the colluders' noise was subtracted.  `noise` has
+    samples of all noise in the chunks, and `hidden` samples of the noise that the colluders do not know.  `charged` is
+    the smallest variance of a chunk on which the ledger's charge rests.
     """
 
     total: Floats
@@ -309,7 +326,7 @@ class AttackedRound:
 
 
 def attacked_round(home: SimulatedHome, known: KnownNoise) -> AttackedRound:
-    """Run a round; return the adversary's sum, and samples of the noise with the variances that the round states."""
+    """Run a round; return the sum as the adversary sees it, and samples of the noise with their stated variances."""
     result = single_round(home, watch=known.watch).result
     seen = [known.measure_chunk(chunk, output) for chunk, output in enumerate(result.outputs)]
     parameters, bits = known.parameters, known.parameters.bits
@@ -327,7 +344,11 @@ def attacked_round(home: SimulatedHome, known: KnownNoise) -> AttackedRound:
 def conclude(
     rounds: Sequence[AttackedRound], claim: AttackedClaim, coins: Coins, canaries: slice, middle: float, plan: Plan
 ) -> Audit:
-    """Return the audit of attacked rounds; a canary's guess is whether its score is above `middle`."""
+    """Return the audit of attacked rounds.
+
+    The score of a canary is the sum of its coordinate over all rounds.  The attack guesses that the coin of a canary is
+    1 if its score is above `middle`, which is half the score that a canary with the coin 1 has without noise.
+    """
     scores = np.sum([seen.total[canaries] for seen in rounds], axis=0)
     return Audit(
         claim.judge(coins[canaries], scores, middle),
@@ -340,7 +361,10 @@ def conclude(
 def canary_population(
     design: RoundPlan, coins: Coins, protocol: SummingProtocol, leaving: FixedDropout, entropy: Entropy
 ) -> SimulatedHome:
-    """Return a population in which each client gives the largest update in its own coordinate, or zero, by its coin."""
+    """Return a population in which a client with the coin 1 has the largest update, in its own coordinate only.
+
+    A client with the coin 0 has a zero update.
+    """
 
     def update(u: ClientId) -> Floats:
         canary = np.zeros(design.setting.dim)
@@ -351,21 +375,21 @@ def canary_population(
 
 
 def find_plan(design: RoundPlan) -> Plan:
-    """Return the noise plan of a design; raise InputError if the clients add no distributed noise."""
+    """Return the noise plan of a design; raise InputError if the clients do not add the noise together."""
     if design.plan is None:
         raise InputError("an audit needs noise that the clients add together")
     return design.plan
 
 
 def check_everyone(design: RoundPlan) -> None:
-    """Raise unless all clients are in every round and each has a coordinate."""
+    """Raise InputError unless all clients are in every round and each client has its own coordinate."""
     setting = design.setting
     if setting.clients != setting.participation.population or setting.dim < setting.clients:
         raise InputError("an audit needs all clients in every round, and a coordinate for each client")
 
 
 def check_departures(design: RoundPlan, dropped: int, late: int) -> None:
-    """Raise unless rounds tolerate these numbers of early and late dropouts."""
+    """Raise InputError unless the rounds tolerate `dropped` dropouts before and `late` dropouts after the upload."""
     setting = design.setting
     if not 0 <= dropped <= setting.T:
         raise InputError(f"0 to {setting.T} clients drop out, not {dropped}")

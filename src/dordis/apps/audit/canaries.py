@@ -1,12 +1,13 @@
 """An attack with canaries, whose success proves a lower bound on epsilon.
 
 Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run", 2023.  Every honest client is a canary: a
-coin decides whether it adds its largest update, all of it in a coordinate of its own, or zero.  The adversary sees the
-sums of all rounds, subtracts the noise of its colluders, and guesses the coins about which it is most certain.  If the
-mechanism keeps (epsilon, delta), the number of correct guesses is bounded; more correct guesses refute the claim.
-This test can refute a claim of privacy, never prove it.
+coin decides whether the client has a zero update or the largest possible update, in a coordinate of its own.  The
+adversary sees the sums of all rounds, subtracts the noise of the colluders, and guesses the coins about which it is
+most certain.  If the mechanism is (epsilon, delta)-private, the number of correct guesses is bounded with high
+probability; more correct guesses refute the claim.  This test can refute a claim of privacy, never prove it.
 
-With records as the unit of privacy every record of an honest client is a canary in the same way, by its gradient.
+With records as the unit of privacy every record of an honest client is a canary: a coin decides whether the record has
+a zero gradient or the largest possible gradient, in a coordinate of its own.
 """
 
 import math
@@ -28,15 +29,19 @@ Coins = npt.NDArray[np.bool_]
 
 CONFIDENCE = 0.999
 GUESSED = (Fraction(1, 50), Fraction(1, 10), Fraction(1, 3), Fraction(1))
-"""Fractions of the coins that are guessed. Each is a test of its own, and they share the error probability."""
+"""Fractions of the coins that are guessed.
+
+Each fraction is a test of its own; the tests divide the error probability 1 - confidence evenly.
+"""
 _HALVINGS = 40
 
 
 @dataclass(frozen=True)
 class GuessOutcome:
-    """Outcome of the attack: `correct` of `guesses` guesses about `canaries` coins were right.
+    """Outcome of the attack: it guessed `guesses` of the `canaries` coins, and `correct` of these guesses were right.
 
-    The mechanism's epsilon is at least `shown` with the confidence `confidence`; a perfect attack would show `most`.
+    With the confidence `confidence`, the mechanism's epsilon is at least `shown`.  If all guesses were right, `shown`
+    would be `most`.  The mechanism claims epsilon `claimed` at `delta`.
     """
 
     canaries: int
@@ -56,16 +61,16 @@ class GuessOutcome:
 
 @dataclass(frozen=True)
 class AttackedClaim:
-    """The claimed (epsilon, delta), and the confidence that the attack needs to refute it."""
+    """The claimed (epsilon, delta), and the confidence with which an attack must show a larger epsilon to refute it."""
 
     epsilon: float
     delta: float
     confidence: float = CONFIDENCE
 
     def most(self, canaries: int) -> float:
-        """Return the largest lower bound on epsilon that this number of canaries can show.
+        """Return the lower bound on epsilon that this number of canaries shows if all guesses are right.
 
-        Raise InputError if this bound is not above the claimed epsilon.
+        Raise InputError if this bound is not above the claimed epsilon, because no attack could then refute the claim.
         """
         most = max(self._epsilon_shown(canaries, guesses, guesses) for guesses in _guesses(canaries))
         if most <= self.epsilon:
@@ -73,9 +78,10 @@ class AttackedClaim:
         return most
 
     def judge(self, coins: Coins, scores: Floats, middle: float) -> GuessOutcome:
-        """Guess coins by whether their scores exceed `middle`, and return the test with the largest bound on epsilon.
+        """Guess that a coin is 1 if its score exceeds `middle`; return the test that shows the largest epsilon.
 
-        For each fraction in `GUESSED` one test guesses the coins whose scores are farthest from `middle`.
+        There is one test for each fraction in `GUESSED`.  A test with n guesses guesses the n coins whose scores are
+        farthest from `middle`.
         """
         surest = np.argsort(-np.abs(scores - middle))
         right = (scores > middle) == coins
@@ -112,7 +118,9 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
 
 
 def lower_bound(canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
-    """Return a lower bound on the epsilon of the attacked mechanism that holds with this confidence.
+    """Return a lower bound on the epsilon of the attacked mechanism, which holds with this confidence.
+
+    `correct` of `guesses` guesses about the coins of `canaries` canaries were right.
 
     >>> round(lower_bound(canaries=1000, guesses=100, correct=100, delta=0.0, confidence=0.95), 2)
     3.49
@@ -147,7 +155,10 @@ WIDTH = 16
 
 
 class CanaryRecords(RecordClient):
-    """A client whose records have gradients along coordinates of their own, from `first` on, or zero gradients."""
+    """A client whose records are canaries.
+
+    Record i has the largest gradient, in the coordinate `first` + i only, if its coin is 1, and else a zero gradient.
+    """
 
     def __init__(self, first: int, coins: Coins, dim: int) -> None:
         self._first, self._coins, self._dim = first, coins, dim
@@ -163,7 +174,7 @@ class CanaryRecords(RecordClient):
         return WIDTH
 
     def record_gradients(self, round: RoundInfo, model: Numbers, places: Places) -> Reals:
-        """Return the gradient of each given record: the clip bound along its own coordinate, or zero, by its coin."""
+        """Return the gradient of each record: the clip bound in its own coordinate if its coin is 1, else zeros."""
         rows = np.zeros((places.size, self._dim))
         used = np.flatnonzero(places >= 0)
         rows[used, self._first + places[used]] = round.clip * self._coins[places[used]]

@@ -1,18 +1,18 @@
 """A test of noise by its variance, for samples that are known exactly.
 
 The claim is that the samples are independent Skellam variables of a stated variance mu = sigma^2, modulo 2^b, where b
-is the number of bits of the ring.  The statistic is S, the sum of their squares, each cut at (6 sigma)^2 so that all
-moments exist.  For every lambda > 0 Chernoff's bounds
+is the number of bits of the ring.  The statistic S is the sum of the squares of the samples, each square cut at
+(6 sigma)^2, so that E[e^(lambda S)] is finite.  For every lambda > 0 Chernoff's bounds
 
     P(S >= s) <= e^(-lambda s) E[e^(lambda S)]   and   P(S <= s) <= e^(lambda s) E[e^(-lambda S)],
 
-hold with the exact moments, computed from the probabilities e^-mu I_k(mu) of the values k; I_k is a modified Bessel
-function.  There is no approximation by a normal variable, so the level holds for any number of samples.  The least
-bound over lambda falls as s moves away from the mean of S, so it is a p-value.
+hold, with moments computed from the exact probabilities e^-mu I_k(mu) of the values k; I_k is a modified Bessel
+function.  There is no approximation by a normal variable, so the level of the test holds for any number of samples.
+The least bound over lambda falls as s moves away from the mean of S, so the least bound is a p-value.
 
 The lower tail also tests the claim "the variance is at least mu".  Noise of a larger variance is noise of variance mu
 plus independent noise, whose distribution is symmetric and falls away from 0 on the circle of 2^b numbers.  Hence |Z|,
-for a sample Z, is stochastically larger, and so is S.
+for a sample Z of the larger noise, is stochastically larger, and so is S.
 """
 
 import math
@@ -44,7 +44,7 @@ _STEEPEST = 2.0**40
 
 @dataclass(frozen=True, eq=False)
 class SquareLaw:
-    """The distribution of X = min(|Z|, cut)^2 / cut^2, the scaled cut square of a sample Z of noise.
+    """The distribution of X = min(|Z|, cut)^2 / cut^2: the square of a noise sample Z, cut and scaled to 0..1.
 
     `chances` are the probabilities of |Z| = 0, 1, .., cut - 1, and of |Z| >= cut.
     """
@@ -69,7 +69,10 @@ class SquareLaw:
 
 @lru_cache(maxsize=64)
 def square_law(variance: Fraction, bits: int) -> SquareLaw:
-    """Return the law of cut squares of Skellam noise modulo 2^bits; raise InputError for a variance out of range."""
+    """Return the distribution of the cut squares of Skellam noise modulo 2^bits.
+
+    Raise InputError if the variance is not above 0 or exceeds `LARGEST_VARIANCE`.
+    """
     if not 0 < variance <= LARGEST_VARIANCE:
         raise InputError(f"the variance of tested noise lies above 0 and up to 10^9, not at {float(variance):.3g}")
     mu, ring = float(variance), 1 << bits
@@ -84,7 +87,11 @@ def square_law(variance: Fraction, bits: int) -> SquareLaw:
 
 @dataclass(frozen=True)
 class VarianceSample:
-    """A summary of noise samples with one stated variance: their number, and the sums of cut and of plain squares."""
+    """A summary of noise samples with the same stated variance.
+
+    `count` is the number of samples, `cut_squares` the sum of their cut and scaled squares (`SquareLaw`), `squares` the
+    sum of their squares, and `stated` the stated variance.
+    """
 
     law: SquareLaw
     count: int
@@ -106,8 +113,9 @@ class VarianceSample:
 class VarianceTest:
     """Result of comparing noise with its stated variance.
 
-    `ratio` is the measured variance over the stated one.  `too_small` and `too_large` are p-values: if the stated
-    variance is right, noise is as small, or as large, as measured with at most this probability.
+    `ratio` is the measured variance divided by the stated variance.  `too_small` and `too_large` are p-values: if the
+    stated variance is right, the probability of noise as small as measured is at most `too_small`, and of noise as
+    large as measured at most `too_large`.
     """
 
     samples: int
@@ -117,7 +125,10 @@ class VarianceTest:
 
 
 def variance_test(measured: Sequence[VarianceSample]) -> VarianceTest:
-    """Test all samples together; the summaries may state different variances. Raise InputError without samples."""
+    """Test all samples together; the summaries may state different variances.
+
+    Raise InputError if there are no samples.
+    """
     count = sum(some.count for some in measured)
     if not count:
         raise InputError("a test of noise needs samples")
@@ -126,7 +137,7 @@ def variance_test(measured: Sequence[VarianceSample]) -> VarianceTest:
 
 
 def centre_ring(vector: Vector, bits: int) -> Integers:
-    """Return the representatives of ring elements that are nearest to 0."""
+    """Return each element of the ring modulo 2^bits as the integer nearest to 0: from -2^(bits-1) to 2^(bits-1) - 1."""
     half = 1 << (bits - 1)
     return (vector.astype(np.int64) + half) % (2 * half) - half
 

@@ -1,6 +1,7 @@
 """Columns of a table from any source: a CSV or Parquet file, a DataFrame, a mapping of arrays.
 
-CSV files may have any delimiter and encoding.  An error names the line and the column, never the content of a cell.
+The delimiter and the encoding of a CSV file are detected.  An error names the line and the column, never the content of
+a cell.
 """
 
 import csv
@@ -29,7 +30,7 @@ SUFFIXES = (".csv", ".tsv", ".txt", ".parquet")
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """The columns of a table by name, each as texts; `bools` are the columns whose type is boolean."""
+    """The columns of a table by name, with all cells as texts; `bools` are the columns whose type is boolean."""
 
     where: str
     """Name of the table in error messages: the path of its file, or the name of an argument."""
@@ -68,7 +69,10 @@ class Columns:
         return self._parse(name) is not None
 
     def numbers_or_texts(self, name: str) -> tuple[list[float] | None, list[str | None]]:
-        """Return the numbers of a column without empty cells, None if it has texts or no numbers; and all its texts."""
+        """Return the numbers of a column, and all its cells as texts.
+
+        The numbers leave out empty cells; they are None if a cell is a text, or if all cells are empty.
+        """
         numbers = self._parse(name)
         listed = None if numbers is None else [float(x) for x in numbers if not math.isnan(x)]
         return listed or None, list(self.cells[name])
@@ -91,7 +95,10 @@ class Columns:
 
 
 def as_columns(source: Any, where: str) -> Columns:
-    """Return the columns of a path, a DataFrame, a numpy record array or a mapping of arrays by column name."""
+    """Return the columns of a file, a DataFrame, a numpy record array or a mapping of arrays by column name.
+
+    `where` names the table in errors.  Raise InputError for any other source.
+    """
     if isinstance(source, Columns):
         return source
     if isinstance(source, str | Path):
@@ -111,7 +118,7 @@ def as_columns(source: Any, where: str) -> Columns:
 
 
 def read_file(path: Path) -> Columns:
-    """Read a CSV file of any delimiter and encoding, or a Parquet file."""
+    """Read a CSV file, whose delimiter and encoding are detected, or a Parquet file."""
     if path.suffix.lower() == ".parquet":
         return _from_frame(_read_parquet(path), str(path))
     cells = read_cells(path)
@@ -130,7 +137,9 @@ def as_texts(values: Sequence[Any]) -> Texts:
 
 
 def normalise(value: Any) -> str:
-    """Return a value as the text by which categories and clients are compared: stripped, whole numbers without a point.
+    """Return a value as the text by which categories and clients are compared.
+
+    The text has no surrounding white space, and whole numbers have no decimal point.
 
     >>> normalise(3.0), normalise(" yes "), normalise(None), normalise("3.0")
     ('3', 'yes', '', '3')
@@ -185,19 +194,22 @@ def _read_parquet(path: Path) -> Any:
 
 
 Lines = list[tuple[int, list[str]]]
-"""Rows of a file: the number of a row's last line in the file, and its cells; blank lines are left out."""
+"""The rows of a file that are not blank: for each, the number of its last line in the file, and its cells."""
 _DELIMITERS = (",", ";", "\t", "|")
 _HEADER_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
 class CsvColumns:
-    """Columns of numbers of a file in which each row is one client: their names, and the values (clients, columns)."""
+    """Columns of numbers from a file in which each row is one client.
+
+    `names` are the columns' names; `values` has the shape (clients, columns).
+    """
 
     names: tuple[str, ...]
     values: Floats = field(repr=False)
     rows: tuple[int, ...] = field(repr=False)
-    """The row number of each client in the file, from 1; skipped rows are counted too."""
+    """The row number of each client in the file, from 1 after the header; skipped rows are counted too."""
     skipped: int = 0
     """Rows that were left out because a value was missing, or was no finite number."""
 
@@ -216,7 +228,9 @@ class Cells:
         return self.at(_places(self.path, self.names, names))
 
     def at(self, places: Sequence[int]) -> Floats:
-        """Return the columns with these indices as numbers, (rows, columns); raise InputError as `numbers` does."""
+        """Return the columns with these indices as numbers, (rows, columns); raise InputError if a cell is no finite
+        number.
+        """
         return np.array([[_cell(self.path, line, self.names[i], row[i]) for i in places] for line, row in self.lines])
 
     def texts(self, name: str) -> list[str]:
@@ -242,9 +256,9 @@ def read_cells(path: Path) -> Cells:
 
 
 def read_columns(path: Path, wanted: Sequence[str] | None = None, *, skip_invalid: bool = False) -> CsvColumns:
-    """Read columns of numbers, all if `wanted` is None.
+    """Read the `wanted` columns of numbers of a CSV file; all columns if `wanted` is None.
 
-    Raise InputError if a cell is no finite number, or, with `skip_invalid`, leave out its row.
+    If a cell is no finite number, raise InputError; with `skip_invalid`, leave out its row instead.
     """
     cells = read_cells(path)
     places = _places(path, cells.names, wanted)
@@ -259,7 +273,10 @@ def read_columns(path: Path, wanted: Sequence[str] | None = None, *, skip_invali
 
 
 def read_header(path: Path) -> tuple[str, ...]:
-    """Return the column names of a CSV or Parquet file from its header; rows are not parsed."""
+    """Return the column names of a CSV or Parquet file from its header, without parsing rows.
+
+    Raise InputError if the file has no header.
+    """
     if path.suffix.lower() == ".parquet":
         return _parquet_header(path)
     text = _decode(path, _read_bytes(path, _HEADER_BYTES))
@@ -273,7 +290,7 @@ def read_header(path: Path) -> tuple[str, ...]:
 
 
 def find_delimiter(header: str) -> str:
-    """Return the delimiter that occurs most often in a header, a comma if there is none.
+    """Return the delimiter that occurs most often in a header; return a comma if no delimiter occurs.
 
     >>> find_delimiter("age;weight, in kg;height"), find_delimiter("age")
     (';', ',')
@@ -305,7 +322,9 @@ def _read_bytes(path: Path, most: int = -1) -> bytes:
 
 
 def _decode(path: Path, data: bytes) -> str:
-    """Return bytes as text: UTF-8, UTF-16 with a byte order mark, or else Windows-1252, as in old spreadsheets."""
+    """Return bytes as text, decoded as UTF-16 if they begin with its byte order mark, else as UTF-8 if they are valid
+    UTF-8, else as Windows-1252, as old spreadsheets write.
+    """
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16", errors="replace")
     if b"\0" in data:
@@ -336,7 +355,7 @@ def _check_lengths(path: Path, lines: Lines, width: int) -> None:
 
 
 def _places(path: Path, names: Sequence[str], wanted: Sequence[str] | None) -> list[int]:
-    """Return the indices of the wanted columns; raise if a name is missing or ambiguous."""
+    """Return the indices of the wanted columns; raise InputError if no column or several columns have a wanted name."""
     if wanted is None:
         return list(range(len(names)))
     held = Counter(names)

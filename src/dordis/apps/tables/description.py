@@ -1,7 +1,8 @@
 """The public description of a table: which column is the label or the client, ranges, categories, gaps.
 
-Nothing in a description is computed from private rows.  `Table.from_public` reads a public sample if there is one;
-`write_template` writes a configuration to fill in, from the names of the columns alone.
+Nothing in a description is computed from private rows.  If there is a public sample of the table, `Table.from_public`
+computes a description from the sample.  `write_template` writes a configuration to fill in, which it derives from the
+names of the columns alone.
 """
 
 import math
@@ -18,7 +19,7 @@ from dordis.errors import InputError
 Range = tuple[float, float]
 Category = str | int | float | bool
 Gap = float | str
-"""Treatment of an empty cell: "refuse", "skip" (the row), "indicator" (mark it in a new column), or a public value."""
+"""Treatment of an empty cell: "refuse", "skip" its row, "indicator" (mark it in a new column), or a public value."""
 
 REFUSE, SKIP, INDICATOR = "refuse", "skip", "indicator"
 
@@ -27,12 +28,13 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Public description of a table.
 
     `label` is the column to predict, or several columns for a regression with several outputs.  `client` is the column
-    that names the client of a row; without it each row is one client.  `features` are by default all other columns
-    except those in `exclude`, such as ids and dates.  `ranges` gives a public (low, high) for each numeric column, or
-    one pair for all: values are clipped to the range, which is scaled to -1..1.  `categories` gives the public values
-    of each text column, which is encoded one-hot, with one more column for all other values.  A label with categories
-    is a classification, a label with a range a regression.  `gaps` says how to treat an empty cell, for all columns or
-    by column: "refuse", "skip" (the row), "indicator" (mark it in a new column), or a public value to insert.
+    that names the client of a row; without a client column each row is one client.  `features` are by default all other
+    columns except the columns in `exclude`, such as ids and dates.  `ranges` gives a public (low, high) for each
+    numeric column, or one pair for all: values are clipped to the range, which is scaled to -1..1.  `categories` gives
+    the public values of each text column, which is encoded one-hot, with one more column for all other values.  The
+    task is a classification if the label has categories, and a regression if it has a range.  `gaps` says how to treat
+    an empty cell, for all columns or by column: "refuse" it, "skip" its row, "indicator" (mark it in a new column), or
+    a public value to insert.
 
     >>> Table(label="ill", ranges={"age": (0, 120)}, categories={"ill": ("no", "yes")}).target
     'classification'
@@ -109,7 +111,10 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return self.gaps.get(name, REFUSE) if isinstance(self.gaps, dict) else self.gaps
 
     def feature_names(self, names: Sequence[str], where: str) -> tuple[str, ...]:
-        """Return the feature columns among the columns of a table; raise if one is missing."""
+        """Return the feature columns of a table with the columns `names`; raise InputError if one is missing.
+
+        `where` names the table in the error.
+        """
         roles = {*self.labels, self.client, *self.exclude}
         chosen = self.features or tuple(name for name in names if name not in roles)
         if missing := [name for name in chosen if name not in names]:
@@ -124,7 +129,9 @@ _MOST_CLASSES = 20
 
 
 def _check_roles(table: Table) -> None:
-    """Raise InputError if a column has two roles or is used and excluded, or if several labels are not all numbers."""
+    """Raise InputError if a column has two roles, if a label or feature is excluded, or if one of several labels has
+    categories.
+    """
     roles = [*table.labels, *filter(None, [table.client]), *table.features]
     if doubled := {name for name in roles if roles.count(name) > 1}:
         raise InputError(f"{_quote(doubled)} has two roles: a column is a label, the client or a feature")
@@ -166,7 +173,10 @@ def _described(table: Table) -> list[str]:
 
 
 def template(table: Table, open_: Sequence[str], is_number: Callable[[str], bool] = lambda name: True) -> str:
-    """Return the TOML sections of a description, with blanks to fill in for the columns `open_`."""
+    """Return a description as TOML, with blanks to fill in for the columns `open_`, which have no range or categories.
+
+    A column for which `is_number` returns True gets a blank range, any other column blank categories.
+    """
     known = table.ranges if isinstance(table.ranges, dict) else {}
     ranges = [f"{toml_key(name)} = [{low:g}, {high:g}]" for name, (low, high) in known.items()]
     classes = [f"{toml_key(name)} = {toml_list(values)}" for name, values in table.categories.items()]
@@ -193,7 +203,7 @@ def template(table: Table, open_: Sequence[str], is_number: Callable[[str], bool
 
 
 def toml_key(name: str) -> str:
-    """Return a column name as a key of TOML, quoted where it needs to be."""
+    """Return a column name as a key of TOML, quoted if TOML requires it."""
     return name if name and all(c.isascii() and (c.isalnum() or c in "_-") for c in name) else toml_value(name)
 
 

@@ -16,7 +16,11 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class EncodedRows:
-    """Features (n, columns), labels, client and record of each row (if columns name them), number of skipped rows."""
+    """Encoded rows of a table: the features `x`, of the shape (rows, columns), and the labels `y`.
+
+    `clients` has the client of each row, and `records` its record id; None if no column names them.  `skipped` is the
+    number of rows that were left out because of empty cells.
+    """
 
     x: Floats = field(repr=False)
     y: npt.NDArray[Any] = field(repr=False)
@@ -26,12 +30,15 @@ class EncodedRows:
 
 
 class Encoder(msgspec.Struct, frozen=True):
-    """A description with its feature columns; encodes rows, decodes predictions, and is stored with the model."""
+    """A table description with its feature columns: it encodes rows and decodes predictions.
+
+    An encoder is stored with the trained model.
+    """
 
     table: Table
     features: tuple[str, ...]
     bools: tuple[str, ...] = ()
-    """Boolean features without a range in the description; they get the range 0..1."""
+    """Boolean features to which the description gives no range; their range is 0..1."""
     record: str = ""
     """Column of record ids, which is not a feature; empty if each row is a record."""
 
@@ -46,7 +53,11 @@ class Encoder(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_description(cls, table: Table, record: str = "") -> "Encoder":
-        """Return the encoder of a description without rows; features are `table.features`, or all described columns."""
+        """Return the encoder of a description, if there are no rows whose columns could be read.
+
+        The features are `table.features`, or else all columns with a range or categories that have no other role.
+        Raise InputError if there are no features, or if a feature or label has neither a range nor categories.
+        """
         table = without_record(table, record)
         roles = {*table.labels, table.client, *table.exclude}
         ranges = table.ranges if isinstance(table.ranges, dict) else {}
@@ -74,7 +85,10 @@ class Encoder(msgspec.Struct, frozen=True):
         return 2 if self.table.gap(name) == INDICATOR else 1
 
     def encode(self, source: Any, where: str, *, needs_client: bool = True, needs_record: bool = False) -> EncodedRows:
-        """Return the rows of a table as arrays; raise InputError if a column is missing or a cell cannot be encoded."""
+        """Return the rows of a table as arrays; raise InputError if a column is missing or a cell cannot be encoded.
+
+        A missing client column is an error only with `needs_client`.  Record ids are read only with `needs_record`.
+        """
         rows, skipped = self._keep_rows(as_columns(source, where))
         client = self.table.client
         if not needs_client and client not in rows.names:
@@ -84,7 +98,10 @@ class Encoder(msgspec.Struct, frozen=True):
         return EncodedRows(self._features(rows), self._labels(rows), clients, skipped, records)
 
     def encode_features(self, source: Any, where: str) -> Floats:
-        """Return the features of rows without labels; raise for an empty cell where training would skip the row."""
+        """Return the features of rows that need no labels, as for a prediction.
+
+        Raise InputError if a column is missing, or if a numeric cell is empty that `gaps` says to refuse or to skip.
+        """
         columns = as_columns(source, where)
         if missing := [name for name in self.features if name not in columns.names]:
             raise InputError(f"{where} has no column {', '.join(map(repr, missing))}, which the model needs")
@@ -93,7 +110,7 @@ class Encoder(msgspec.Struct, frozen=True):
     def decode(self, scores: Floats) -> npt.NDArray[Any]:
         """Return the predictions for n rows from their scores: classes, or numbers in the units of the labels.
 
-        Numbers are (n,), or (n, labels) for several labels.
+        Predicted numbers have the shape (n,), or (n, labels) for several labels.
         """
         if self.table.target == "classification":
             classes = self.table.categories[self.table.labels[0]]
@@ -110,7 +127,7 @@ class Encoder(msgspec.Struct, frozen=True):
         return pairs[:, 0], pairs[:, 1]
 
     def describe(self, columns: Columns, rows: EncodedRows) -> dict[str, str]:
-        """Return a summary of the rows, for their owner only: it reveals single values."""
+        """Return a summary of the rows by topic, for the owner of the rows only: it reveals counts without noise."""
         used = {*self.features, *self.table.labels, self.table.client}
         shown = {
             "file": columns.where,
@@ -140,7 +157,7 @@ class Encoder(msgspec.Struct, frozen=True):
     def _keep_rows(self, columns: Columns) -> tuple[Columns, int]:
         """Return the columns without skipped rows, and the number of skipped rows.
 
-        Raise one InputError for all columns whose empty cells are refused.
+        Raise InputError if a column is missing, or one that names all columns with empty cells that `gaps` refuses.
         """
         table, names = self.table, (*self.features, *self.table.labels)
         if missing := [name for name in names if name not in columns.names]:
@@ -179,7 +196,7 @@ class Encoder(msgspec.Struct, frozen=True):
         return texts.astype(str)
 
     def _records(self, columns: Columns) -> npt.NDArray[Any]:
-        """Return the record id of each row; raise InputError for rows without an id, whose record is unknown."""
+        """Return the record id of each row; raise InputError if the column is missing or a row has no id."""
         if self.record not in columns.names:
             raise InputError(f"{columns.where} has no column '{self.record}', which names the records: privacy.record")
         texts = columns.texts(self.record)
@@ -237,7 +254,10 @@ class Encoder(msgspec.Struct, frozen=True):
 
 
 def without_record(table: Table, record: str) -> Table:
-    """Return a description that excludes the column of record ids; raise InputError if this column has another role."""
+    """Return the description with the column `record`, the record ids, excluded from the features.
+
+    Raise InputError if this column has another role.
+    """
     if not record or record in table.exclude:
         return table
     if record in (*table.labels, *table.features, table.client):

@@ -1,4 +1,4 @@
-"""Synthetic rows of a described table, for rehearsals: drawn from its public ranges and categories alone."""
+"""Synthetic rows of a described table, for rehearsals: drawn from the public ranges and categories alone."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,11 +11,14 @@ from dordis.apps.tables.encoding import Encoder
 from dordis.errors import InputError
 
 NOISE = 0.3
-"""Standard deviation of the noise in synthetic labels, relative to the part that the features explain."""
+"""Standard deviation of the noise in the scores of synthetic labels; without noise the scores have deviation 1."""
 
 
 def draw_rows(table: Table, names: Sequence[str], clients: int, each: int, seed: int) -> dict[str, list[Any]]:
-    """Return columns with `each` rows for every client: uniform features, and labels by a linear rule with noise."""
+    """Return the columns of a table with `each` rows for every client.
+
+    Features are uniform in their ranges or categories; labels follow from the features by a linear rule with noise.
+    """
     rng, count = np.random.default_rng(seed), clients * each
     features = table.feature_names(names, "the table")
     rows: dict[str, list[Any]] = {name: _draw(table, name, count, rng) for name in features}
@@ -61,7 +64,7 @@ def _placeholder(table: Table, name: str) -> Any:
 
 
 def _plain(table: Table) -> dict[str, Any]:
-    """Return the fields of a description without client and excluded columns."""
+    """Return the fields of a description by name, with no client column and no excluded columns."""
     fields = {name: getattr(table, name) for name in table.__struct_fields__}
     return fields | {"client": None, "exclude": ()}
 
