@@ -1,8 +1,8 @@
 """Models of availability and dropout in simulated rounds, by rates or by traces of real devices.
 
-Each kind of model is a struct in the configuration; its `model(seed, stages)` returns the `Dropout` of a run whose
-protocol has these requests.  All draws follow from the seed and the round's index.  A `DropoutSchedule` applies a model
-to a round: a client gets neither the request at which it leaves nor any later one.
+Each kind of model is a struct in the configuration; its `model(seed, stages)` returns the `Dropout` of a run, where
+`stages` are the requests of the run's protocol.  All draws follow from the seed and the round's index.  A
+`DropoutSchedule` applies a model to a round: a client gets neither the request at which it leaves nor any later one.
 """
 
 import math
@@ -37,61 +37,63 @@ Stages = tuple[str, ...]
 Chance = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
-_LEAVING, _ROWS = 1, 2  # purposes: each has its own random generator
+_LEAVING, _ROWS = 1, 2  # purposes of random draws: each purpose has its own generator
 
 
 class Dropout(Protocol):
-    """The availability of clients, and the dropout of selected ones."""
+    """A rule that says which clients are available for a round, and which of them drop out of it."""
 
     def available(self, index: int, clients: Collection[ClientId]) -> frozenset[ClientId]:
         """Return the clients that can be selected for a round."""
         ...
 
     def leaving(self, index: int, clients: Collection[ClientId]) -> dict[ClientId, str]:
-        """Return the selected clients that drop out of a round, each with the first request that it does not answer."""
+        """Return those of `clients` that drop out of a round, each with the first request that it does not answer."""
         ...
 
 
 class _Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
-    """A model of dropout in the configuration: `kind` names it."""
+    """The settings of a dropout model in the configuration; the setting `kind` says which model it is."""
 
 
 class NoDropout(_Kind, frozen=True, tag="none"):
     """All clients are available, and none drops out."""
 
     def model(self, seed: Seed, stages: Stages) -> Dropout:
-        """Return the availability and dropout of clients in a run by this model."""
+        """Return the `Dropout` of a run under this model; `stages` are the requests of the run's protocol."""
         return RateDropout(seed, 0.0, stages)
 
 
 class Rate(_Kind, frozen=True, tag="rate"):
-    """Exactly floor(rate n) of n invited clients leave, at random; each leaves at a random one of the `stages`.
+    """Of n invited clients exactly floor(rate n), chosen at random, leave; each at a random one of the `stages`.
 
-    By default `stages` are the requests of the protocol; `Invite` and `Train`, which come before, may be named too.
+    By default `stages` are the requests of the protocol.  `Invite` and `Train`, which come before them, may be named.
     """
 
     rate: Chance = 0.2
     stages: tuple[str, ...] = ()
 
     def model(self, seed: Seed, stages: Stages) -> Dropout:
-        """Return the availability and dropout of clients in a run by this model."""
+        """Return the `Dropout` of a run under this model; `stages` are the requests of the run's protocol."""
         check_stages(self.stages or stages, stages)
         return RateDropout(seed, self.rate, self.stages or stages)
 
 
 class StageRates(_Kind, frozen=True, tag="stages"):
-    """At each stage every remaining client drops out with the rate of that stage."""
+    """At each stage every remaining client drops out with the probability that `rates` has for this stage, else 0."""
 
     rates: dict[str, Chance]
 
     def model(self, seed: Seed, stages: Stages) -> Dropout:
-        """Return the availability and dropout of clients in a run by this model."""
+        """Return the `Dropout` of a run under this model; `stages` are the requests of the run's protocol."""
         check_stages(tuple(self.rates), stages)
         return StageDropout(seed, self.rates, (*EARLY, *stages))
 
 
 class FedScale(_Kind, frozen=True, tag="fedscale"):
-    """Clients are available when devices of a FedScale behaviour trace, a JSON file, were active; the trace repeats.
+    """Each client is available when its device in a FedScale behaviour trace, a JSON file, was active.
+
+    The trace repeats.
 
     Round i begins i times `seconds` after the start of the trace, and its stages are `stage_seconds` apart.  With
     `volatile`, only that many clients take part: those whose devices change their availability most often.
@@ -103,7 +105,7 @@ class FedScale(_Kind, frozen=True, tag="fedscale"):
     volatile: Positive | None = None
 
     def model(self, seed: Seed, stages: Stages) -> Dropout:
-        """Read the file; return the availability and dropout of clients in a run by this model."""
+        """Read the file, and return the `Dropout` of a run under this model; `stages` as in `NoDropout.model`."""
         if not 0 < self.stage_seconds * len(stages) <= self.seconds:
             raise InputError(f"{len(stages)} stages of {self.stage_seconds} s do not fit into {self.seconds} s a round")
         times = (self.seconds, self.stage_seconds, len(stages))
@@ -111,10 +113,11 @@ class FedScale(_Kind, frozen=True, tag="fedscale"):
 
 
 class Matrix(_Kind, frozen=True, tag="matrix"):
-    """Availability by a matrix of slots and devices: a device that is unavailable in the next slot leaves this round.
+    """Availability by a matrix of time slots and devices: a client leaves if its device is away in the next slot.
 
-    The file is an npz; its array named `array` has an entry for each slot and device: 1 is available, 0 unavailable,
-    -1 unknown, which counts as unavailable.  Round i is slot i; after the last slot but one, slot 0 follows.
+    The file is an npz.  Its array named `array` has an entry for each slot and device: 1 is available, 0 unavailable,
+    -1 unknown, which counts as unavailable.  `rows` says whether a row of the array is a slot or a device.  Round i
+    takes place in slot i; after the last slot but one, slot 0 follows.
     """
 
     path: str
@@ -123,7 +126,7 @@ class Matrix(_Kind, frozen=True, tag="matrix"):
     volatile: Positive | None = None
 
     def model(self, seed: Seed, stages: Stages) -> Dropout:
-        """Read the file; return the availability and dropout of clients in a run by this model."""
+        """Read the file, and return the `Dropout` of a run under this model; `stages` as in `NoDropout.model`."""
         entries = read_matrix(Path(self.path), self.array)
         return TraceReplay(SlotTrace(entries.T if self.rows == "slots" else entries), seed, stages, self.volatile)
 
@@ -180,7 +183,7 @@ class StageDropout:
 
 
 class Behaviour(msgspec.Struct, frozen=True):
-    """One device of a FedScale trace: seconds at which it became active and inactive, and the length of the trace."""
+    """A device of a FedScale trace: the seconds at which it became active and inactive, and the trace's length."""
 
     active: tuple[float, ...]
     inactive: tuple[float, ...]
@@ -195,7 +198,7 @@ class Behaviour(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class BehaviourTrace:
-    """A trace with times: a device must be active at the moment of each request."""
+    """A trace with times: a client leaves at the first request at whose moment its device is inactive."""
 
     devices: Sequence[Behaviour]
     seconds: float
@@ -212,14 +215,14 @@ class BehaviourTrace:
         return self.devices[device].is_active(index * self.seconds)
 
     def leaves(self, device: int, index: int, lot: int) -> int | None:
-        """Return the first stage at whose request a device is inactive, or None."""
+        """Return the index of the first stage at which a device is inactive, or None; `lot` is not used."""
         start, is_active = index * self.seconds, self.devices[device].is_active
         return next((stage for stage in range(self.stages) if not is_active(start + stage * self.stage_seconds)), None)
 
 
 @dataclass(frozen=True, eq=False)
 class SlotTrace:
-    """Availability of devices in slots, one a round; a device unavailable in the next slot leaves at a random stage."""
+    """A trace with one slot for each round: a device that is unavailable in the next slot leaves at a random stage."""
 
     entries: npt.NDArray[np.int8]
 
@@ -239,7 +242,7 @@ class SlotTrace:
         return bool(self.entries[device, self._slot(index)] == 1)
 
     def leaves(self, device: int, index: int, lot: int) -> int | None:
-        """Return stage 0 if the device is unavailable in this slot, `lot` if in the next slot only, else None."""
+        """Return stage 0 if the device is unavailable in this slot, stage `lot` if only in the next slot, else None."""
         if not self.available(device, index):
             return 0
         return None if self.entries[device, self._slot(index) + 1] == 1 else lot
@@ -270,7 +273,7 @@ def read_behaviours(path: Path) -> list[Behaviour]:
 
 
 def read_matrix(path: Path, array: str) -> npt.NDArray[np.int8]:
-    """Return the matrix of 1, 0 and -1 from an npz; raise InputError if there is none."""
+    """Return the `array` of an npz file; raise InputError unless it is a matrix of 1, 0 and -1."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             entries = np.asarray(arrays[array])
@@ -295,7 +298,7 @@ def check_behaviour(path: Path, name: str, device: Behaviour) -> None:
 
 @dataclass(frozen=True)
 class TraceReplay:
-    """Every client behaves like one device of a trace; the seed shuffles the assignment of devices to ids.
+    """Every client behaves like one device of a trace; the seed decides which device a client has.
 
     If there are more clients than devices, several clients have the same device.  With `volatile`, only that many
     clients take part: those whose devices change their availability most often.
@@ -315,7 +318,7 @@ class TraceReplay:
         return self._order[client % len(self._order)]
 
     def available(self, index: int, clients: Collection[ClientId]) -> frozenset[ClientId]:
-        """Return the clients whose devices were available; with `volatile`, those of the most volatile clients."""
+        """Return the clients whose devices are available; with `volatile`, of the most volatile clients only."""
         if self.volatile is not None:
             changes = self.trace.changes
             clients = sorted(clients, key=lambda u: (-changes[self.device(u)], u))[: self.volatile]
@@ -330,7 +333,7 @@ class TraceReplay:
 
 
 def check_stages(stages: Collection[str], known: Stages) -> None:
-    """Raise InputError unless there are stages, and all are requests of a round."""
+    """Raise InputError if `stages` is empty or names a request that is neither in `known` nor in EARLY."""
     unknown = [stage for stage in stages if stage not in (*EARLY, *known)]
     if unknown or not stages:
         raise InputError(
@@ -352,16 +355,16 @@ def _generator(seed: Seed, index: int, purpose: int) -> np.random.Generator:
 
 
 ArrivalOrder = Callable[[int, Collection[ClientId]], Iterable[ClientId]]
-"""Returns the clients of the round with a given index in the order in which they come."""
+"""A function of a round's index and of clients, which returns these clients in the order in which they arrive."""
 
 
 def in_given_order(index: int, clients: Collection[ClientId]) -> Iterable[ClientId]:
-    """Return the clients as they are given."""
+    """Return the clients in the order in which they are given."""
     return clients
 
 
 class DropoutSchedule:
-    """The dropouts of each round, drawn from a dropout model, and the order in which clients come by themselves."""
+    """The dropouts of each round, drawn from a dropout model, and the order of arrival in rounds with open arrival."""
 
     def __init__(self, dropout: Dropout, protocol: SummingProtocol, order: ArrivalOrder = in_given_order) -> None:
         self._dropout, self._order, self._index = dropout, order, 0
@@ -371,7 +374,7 @@ class DropoutSchedule:
         self._gone: set[ClientId] = set()
 
     def begin(self, index: int, invited: Collection[ClientId]) -> None:
-        """Draw the dropouts of the round with this index; unavailable clients leave at once."""
+        """Draw the dropouts of the round with this index; unavailable clients leave at the invitation."""
         there = self._dropout.available(index, invited)
         absent = dict.fromkeys((u for u in invited if u not in there), EARLY[0])
         self.leaving = absent | self._dropout.leaving(index, [u for u in invited if u in there])
@@ -382,14 +385,14 @@ class DropoutSchedule:
         return self._dropout.available(index, clients)
 
     def lost(self, u: ClientId, request: Message) -> bool:
-        """Tell whether the client has left when the request arrives."""
+        """Tell whether client `u` has left the round when `request` arrives."""
         name, stage = type(request).__name__, self.leaving.get(u)
         if stage is not None and not request.ahead and self._place[stage] <= self._place[name]:
             self._gone.add(u)
         return u in self._gone
 
     def coming(self, clients: Iterable[ClientId]) -> Iterable[ClientId]:
-        """Return the clients that come to a round with open arrival, in order: all that do not leave before it."""
+        """Return the clients that come to a round with open arrival, in order: all that do not leave early."""
         return [u for u in self._order(self._index, tuple(clients)) if not self.is_early(u)]
 
     def is_early(self, u: ClientId) -> bool:

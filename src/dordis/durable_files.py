@@ -12,7 +12,7 @@ from pathlib import Path
 from dordis.errors import InputError
 
 PRIVATE, PUBLIC = 0o600, 0o666
-"""Permissions of new files: PRIVATE for the owner alone, PUBLIC for everybody whom the umask allows."""
+"""Permissions of new files: PRIVATE lets only the owner read and write, PUBLIC lets everybody whom the umask allows."""
 LOCK = ".lock"
 """Name of the lock file of a directory; the file contains the id of the process that holds the lock."""
 
@@ -31,7 +31,7 @@ def write_atomically(path: Path, data: bytes, mode: int = PUBLIC) -> None:
 
 @contextmanager
 def _draft(path: Path, data: bytes, mode: int) -> Iterator[Path]:
-    """Write `data` to a temporary file beside `path`, and yield its path; remove this file when the context ends."""
+    """Write `data` to a temporary file beside `path`, and yield the temporary path; remove it when the context ends."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -79,7 +79,10 @@ def sync_directory(path: Path) -> None:
 
 
 def read_complete_lines(path: Path) -> list[bytes]:
-    """Return the complete lines of a file, an empty list if it is missing; raise InputError if it cannot be read."""
+    """Return the lines of a file that end with a newline; an empty list if the file is missing.
+
+    Raise InputError if the file cannot be read.
+    """
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -90,7 +93,7 @@ def read_complete_lines(path: Path) -> list[bytes]:
 
 
 def read_lines_with_last(path: Path, last: bytes) -> list[bytes]:
-    """Return the complete lines of a file, with the line `last` added if it is missing."""
+    """Return the complete lines of a file, followed by the line `last` if it is neither empty nor among them."""
     lines = read_complete_lines(path)
     return lines if not last or last in lines else [*lines, last]
 
@@ -151,8 +154,8 @@ class AppendOnlyFile:
         descriptor = os.open(self.path, flags, self.mode or 0)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # released when the descriptor is closed
-            if os.fstat(descriptor).st_size == 0:
-                sync_directory(self.path.parent)  # before the first line; another process may have created the file
+            if os.fstat(descriptor).st_size == 0:  # perhaps new: its name has to be on disk before its first line is
+                sync_directory(self.path.parent)
             yield LockedFile(descriptor)
         finally:
             os.close(descriptor)

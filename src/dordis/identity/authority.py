@@ -1,8 +1,8 @@
 """The authority of a federation: it approves certificate requests, issues certificates and signs the registry.
 
-A request is an X.509 request with the public keys of a client or the host names of a server.  Each private key proves
-its possession: TLS key and signing key sign the request, and the VRF key makes a proof for it.  If the request replaces
-keys, the old signing key signs it too.
+A request is an X.509 request with the public keys of a client or the host names of a server.  It proves that its maker
+has every private key: the TLS key and the signing key sign the request, and the VRF key makes a VRF proof for it.  If
+the request replaces keys, the old signing key signs it too.
 """
 
 import re
@@ -46,7 +46,7 @@ _SIGNED, _PROVED, _REPLACED = (b"dordis/v1/request/" + use for use in (b"signing
 
 @dataclass(frozen=True)
 class CertificateRequest:
-    """The verified content of a request; `replaces` is the client's old signing key, None if no keys are replaced."""
+    """The verified content of a request; `replaces` is the client's old public signing key, if it replaces its keys."""
 
     name: str
     tls: ec.EllipticCurvePublicKey
@@ -57,7 +57,11 @@ class CertificateRequest:
 
 
 class RequestFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A request as stored in its file; signatures are in hex."""
+    """A request as stored in its file: the X.509 request in PEM; keys, signatures and the VRF proof in hex.
+
+    `signing` is the signature with the signing key, and `vrf` the proof with the VRF key.  If keys are replaced,
+    `replaces` is the old public signing key, and `replaced` the signature with the old signing key.
+    """
 
     request: str
     signing: str = ""
@@ -68,9 +72,9 @@ class RequestFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def new_request(name: str, private: PrivateKeys, hosts: Sequence[str] = (), replaces: Keys | None = None) -> bytes:
-    """Return the request file of a client for a certificate, or of a server if `private` has no protocol keys.
+    """Return the content of a request file: a client's, or a server's if `private` has no protocol keys.
 
-    `hosts` are the names of the server; `replaces` are the client's former keys, if it replaces them.
+    `hosts` are the host names of the server; `replaces` are the client's former keys, if it replaces them.
     """
     certificates.check_name(name)
     keys = private.keys
@@ -93,7 +97,7 @@ def new_request(name: str, private: PrivateKeys, hosts: Sequence[str] = (), repl
 
 
 def read_request(data: bytes) -> CertificateRequest:
-    """Return the content of a request file; raise InputError if it is malformed or a key did not sign it."""
+    """Return the content of a request file; raise InputError if it is malformed or lacks a key's signature."""
     if len(data) > LIMIT:
         raise InputError(f"a request has at most {LIMIT} bytes")
     try:
@@ -127,7 +131,7 @@ def check_tls_key(asked: x509.CertificateSigningRequest) -> ec.EllipticCurvePubl
 
 
 def check_possession(identity: Identity, file: RequestFile, data: bytes) -> None:
-    """Raise InputError unless signing key and VRF key signed the request: nobody can register another party's keys."""
+    """Raise InputError unless signing key and VRF key signed the request: so nobody registers another party's keys."""
     try:
         signature.validate(identity.signing)
         signature.verify(identity.signing, _SIGNED + data, _from_hex(file.signing))
@@ -171,7 +175,7 @@ KEY_FILE, CERTIFICATE_FILE, REGISTRY_FILE, ISSUED = "ca.key", "ca.pem", "registr
 
 @dataclass(frozen=True)
 class IssuedCertificate:
-    """An issued certificate, its PEM for the requester, and the client's id; None for a server."""
+    """An issued certificate; `pem` has it and the authority's own for the requester, `client` is None for a server."""
 
     name: str
     client: ClientId | None
@@ -188,7 +192,7 @@ class Authority:
 
     @classmethod
     def create(cls, path: Path, name: str, now: datetime) -> "Authority":
-        """Create an authority without members; raise InputError if the directory has one already."""
+        """Create an authority without members; raise InputError if the directory has an authority already."""
         certificates.check_name(name)
         key = certificates.new_tls_key()
         try:
@@ -230,7 +234,7 @@ class Authority:
             return self._issue(key, asked.name, client, asked.tls, names, days)
 
     def issue(self, name: str, days: int = certificates.DAYS) -> IssuedCertificate:
-        """Return a new certificate of a party for its present keys; raise InputError if these were revoked."""
+        """Return a new certificate of a party for its present keys; raise InputError if these keys were revoked."""
         with self._lock() as key:
             old = self.newest_certificate(name)
             bound, members = certificates.certified_client(old), self.registry.membership.members
@@ -269,7 +273,10 @@ class Authority:
             yield private.tls
 
     def _certified_tls_hash(self, name: str) -> str | None:
-        """Return the hash of the TLS key in a client's newest certificate; None if it has none."""
+        """Return the hash of the TLS key in a client's newest certificate; None if the client has no certificate.
+
+        Raise InputError if the name belongs to a server.
+        """
         if name not in self.names():
             return None
         old = self.newest_certificate(name)
@@ -303,7 +310,7 @@ class Authority:
 def admit_request(
     asked: CertificateRequest, identity: Identity, membership: Membership, before: str | None, now: str
 ) -> tuple[ClientId, Membership]:
-    """Return the requester's id and the new membership; raise InputError if its name or a key is taken.
+    """Return the requester's id and the new membership; raise InputError if the requester's name or a key is taken.
 
     `before` is the hash of the TLS key in the requester's last certificate, None if there was none.
     """
@@ -332,7 +339,7 @@ def check_new_name(name: str, membership: Membership) -> None:
 
 
 def check_server_name(name: str, membership: Membership) -> None:
-    """Raise InputError if a client, present or revoked, has the name of this server; other servers may."""
+    """Raise InputError if a client, present or revoked, has the name of this server; another server may have it."""
     if name in _client_names(membership):
         raise InputError(f"there is a client '{name}' already: take another name for the server")
 
@@ -349,7 +356,7 @@ def check_new_keys(identity: Identity, membership: Membership) -> None:
 
 
 def check_replaceable(asked: CertificateRequest, membership: Membership) -> tuple[ClientId, Member]:
-    """Return the member whose keys a request replaces; raise InputError if there is none, or if its name differs."""
+    """Return the member whose keys a request replaces; raise InputError if there is none, or one of another name."""
     replaced = (asked.replaces or b"").hex()
     for u, member in membership.members.items():
         if member.signing == replaced:

@@ -22,11 +22,11 @@ from dordis.errors import InputError, LoginRefused
 from dordis.protocol import ClientId
 
 BACKDATED = timedelta(days=1)
-"""A certificate is valid from this time before its creation on, because clocks of other machines may be slow."""
+"""A certificate is valid from this long before its creation, because the clocks of other machines may be slow."""
 DAYS, AUTHORITY_DAYS = 365, 3650
 """Days for which the certificates of a party, and of the authority itself, are valid."""
 FINGERPRINT_BYTES = 16
-"""Bytes of a member's fingerprint, which only tells members apart; the root of the registry commits to all keys."""
+"""Length of a member's fingerprint, which only tells members apart; the root of the registry commits to all keys."""
 _URN = re.compile(r"urn:dordis:client:(0|[1-9][0-9]{0,18}):([0-9a-f]{64}):([0-9a-f]{64})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
@@ -78,7 +78,7 @@ def server_name(host: str) -> x509.GeneralName:
 
 
 def new_authority(key: TlsKey, name: str, now: datetime) -> x509.Certificate:
-    """Return the self-signed certificate of an authority, which may sign those of clients and servers."""
+    """Return the self-signed certificate of an authority, which may sign the certificates of clients and servers."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     usage = _usage(key_cert_sign=True, digital_signature=True)
     return (
@@ -100,7 +100,10 @@ def new_certificate(
     *,
     server: bool = False,
 ) -> x509.Certificate:
-    """Return the certificate of a client or a server, signed by the authority; neither can be used as the other."""
+    """Return a certificate signed by the authority: a server's if `server` is true, otherwise a client's.
+
+    A client's certificate cannot be used by a server, and a server's cannot be used by a client.
+    """
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     purpose = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
     signer = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
@@ -146,7 +149,7 @@ def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False) -> x
 
 
 def certified_client(certificate: x509.Certificate) -> CertifiedClient | None:
-    """Return the client that a certificate names; None if it is a server's."""
+    """Return the client that a certificate names; None if it is the certificate of a server."""
     for name in alternative_names(certificate).get_values_for_type(x509.UniformResourceIdentifier):
         if match := _URN.fullmatch(name):
             identity = Identity(bytes.fromhex(match[2]), bytes.fromhex(match[3]))
@@ -220,7 +223,7 @@ def fingerprint(data: bytes) -> str:
 
 
 def check_name(name: str) -> None:
-    """Raise InputError if a party's name is over 63 characters, or has some that file names or certificates forbid."""
+    """Raise InputError unless a party's name has up to 63 ASCII letters, digits and . _ -, first a letter or digit."""
     if not _NAME.fullmatch(name):
         raise InputError(f"a party's name is made of up to 63 letters, digits and . _ -, not '{name}'")
 
@@ -256,7 +259,7 @@ def check_valid_at(certificate: x509.Certificate, now: datetime) -> None:
 
 
 def check_purpose(certificate: x509.Certificate, *, server: bool = False) -> None:
-    """Raise LoginRefused if a client shows the certificate of a server, or a server that of a client."""
+    """Raise LoginRefused unless a certificate is for a server, if `server` is true, or else for a client."""
     wanted = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
     try:
         usages = list(certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)

@@ -1,7 +1,7 @@
 """A party's key file, which only its owner can read, and its certificate file.
 
-`alice.key` is PEM: first the TLS key, because OpenSSL takes the first one, then the protocol's keys.  `alice.cert`,
-from the authority, is PEM too: the party's certificate, then the authority's.
+`alice.key` is PEM: first the TLS key, because OpenSSL uses the first key of a file, then the keys for the protocol.
+`alice.cert`, which the authority makes, is PEM too: the party's certificate, then the authority's.
 """
 
 import base64
@@ -60,7 +60,7 @@ class Keys:
 
 @dataclass(frozen=True, repr=False)
 class PrivateKeys:
-    """The private keys in a key file: the TLS key, and a client's keys for the protocol; None for a server."""
+    """The private keys in a key file: the TLS key and, of a client, the keys for the protocol; else `keys` is None."""
 
     tls: TlsKey
     keys: Keys | None
@@ -111,7 +111,7 @@ def save_keys(path: Path, keys: PrivateKeys) -> None:
 
 
 def load_keys(path: Path) -> PrivateKeys:
-    """Read a key file; raise InputError if others can read or write it."""
+    """Read a key file; raise InputError if it is missing or malformed, or if others can read or write it."""
     check_private(path)
     blocks = {match[1]: match[0] for match in _BLOCK.finditer(_read(path).decode("ascii", "replace"))}
     try:
@@ -162,7 +162,7 @@ def _load(path: Path, now: datetime, *, server: bool) -> tuple[PrivateKeys, Cred
 
 
 def read_certificates(path: Path) -> tuple[x509.Certificate, x509.Certificate]:
-    """Return the party's certificate and the authority's from a certificate file; raise InputError if one is absent."""
+    """Return the party's certificate and the authority's from a file; raise InputError unless it has these two."""
     data = _read(path)
     try:
         certificate, authority = x509.load_pem_x509_certificates(data)
@@ -178,7 +178,7 @@ def check_key_file_name(path: Path) -> None:
 
 
 def check_private(path: Path) -> None:
-    """Raise InputError if others than the owner can read or write a key file, or if it is missing."""
+    """Raise InputError if a key file is missing, or if others than its owner can read or write it."""
     try:
         mode = path.stat().st_mode
     except OSError as error:

@@ -1,8 +1,8 @@
 """The registry: the public keys of all clients, fixed before a run's first beacon line, and pinned by every client.
 
 The signed registry of a federation has its members with their public keys, and all revoked keys.  The authority signs
-it again, under the next version, when somebody joins, leaves or changes keys.  A run keeps the members that it began
-with, by the root of their registry.  Revocations take effect at once, in every run.
+it again, under the next version, when somebody joins, leaves or changes keys.  A run keeps the members with which it
+began: its manifest has the root of their registry.  Revocations take effect at once, in every run.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ LIMIT = 64 << 20
 class Registry(Mapping[ClientId, Identity]):
     """An immutable map from client ids to public keys, in ascending order; raises InputError if a key is used twice.
 
-    `helpers` are the public keys of the helpers, by id; a party may be both, with different keys.
+    `helpers` has the public keys of the helpers, by id.  A party may be client and helper, with different keys.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ def check_ids(registry: Registry) -> None:
 
 
 def check_keys(registry: Registry) -> None:
-    """Raise InvalidKey for a key outside the prime-order group: its owner could prove several VRF outputs."""
+    """Raise InvalidKey for a key outside the prime-order group: its owner could prove two VRF outputs for one input."""
     for u, keys in (*registry.items(), *registry.helpers.items()):
         try:
             signature.validate(keys.signing)
@@ -207,7 +207,7 @@ class RevokedKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Membership(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The statement that the authority signs; `retired` has the hashes of replaced TLS keys."""
+    """The statement that the authority signs; `signed` is the time, `retired` has the hashes of replaced TLS keys."""
 
     version: int
     signed: str
@@ -304,8 +304,8 @@ class SignedRegistry:
 def registry_with_helpers(signed: SignedRegistry, helpers: Collection[int]) -> Registry:
     """Return the registry of the members with `helpers` moved to the role of helpers.
 
-    Raise InputError if a helper was never registered.  A revoked helper is listed with its last keys, because they are
-    in the root of runs that began before.
+    Raise InputError if a helper was never registered.  A revoked helper is listed with its last keys, because the roots
+    of runs that began before the revocation commit to these keys.
     """
     if not helpers:
         return signed.registry
@@ -341,7 +341,7 @@ def check_not_revoked(bound: CertifiedClient, current: SignedRegistry) -> None:
 
 
 def check_registered(bound: CertifiedClient, registry: Registry) -> None:
-    """Raise LoginRefused if a client is not in the run's registry, or is there with other keys."""
+    """Raise LoginRefused unless the run's registry has the client, with the keys of its certificate."""
     known = registry.get(bound.client)
     if known is None:
         raise LoginRefused(
@@ -366,7 +366,7 @@ def check_signature(membership: Membership, signed: bytes, authority: x509.Certi
 
 
 def check_not_older(given: SignedRegistry, seen: SignedRegistry) -> None:
-    """Raise InputError for an older registry with a member that is revoked in a newer one seen before."""
+    """Raise InputError if a registry is older than one `seen` before, and has a member whom the newer one revokes."""
     back = [member.name for member in given.membership.members.values() if member.signing in seen.revoked]
     if given.version < seen.version and back:
         raise InputError(
@@ -379,8 +379,8 @@ def members_before(members: Registry, revoked: Sequence[RevokedKeys], listed: Ma
     """Return the registry of a run that began before some revocations, from the present members and the revoked keys.
 
     `listed` has the fingerprints of the run's members by id.  Ids are given in ascending order, so members with larger
-    ids than all listed ones joined later, and are removed.  The first revocation of listed keys came after
-    the run began; it and all later ones are undone.  Listed members that are in neither source are left out.
+    ids than all listed ones joined later, and are removed.  The first revocation of a listed member's keys came after
+    the run began; this and all later revocations are undone.  Listed members without known keys are left out.
     """
     last = max(listed, default=0)
     began = {u: keys for u, keys in members.items() if u <= last}
