@@ -1,1 +1,1 @@
-"""A client's owner: policy, participation count, journal, directory, and the checks on a run's manifest."""
+"""The owner, who consents for a client: policy, participation count, journal, receipts, and checks of manifests."""

@@ -1,8 +1,9 @@
-"""The directory of a client: the state that must survive a restart, and caches.
+"""The state directory of a client: files that must survive a restart, and a cache of the last model.
 
-`journals/` has the open round, `participations` the participation count, `trainings` the training count since the last
-participation, `status.json` the outcome of trainings, `model` the last model, `registry-*.json` the newest registry of
-every authority, `runs` the accepted runs, and `receipts/` the client's notes and receipts of them.
+`journals/` has the journal of the open round, `participations` the participation count, `trainings` the number of
+trainings since the last counted participation, and `status.json` the outcome of the trainings.  `model` is the last
+model that the client had.  `registry-*.json` has the newest registry of each authority.  `runs` lists the runs that the
+client has accepted, and `receipts/` has the client's notes about its rounds and the receipts from the server.
 """
 
 import contextlib
@@ -33,7 +34,7 @@ DAY = timedelta(days=1)
 def default_state(key_file: Path) -> Path:
     """Return the default state directory of a client: beside its key file, with the name in its certificate.
 
-    A client keeps its name when its keys are rotated, and so its participation count.
+    A client keeps its name when its keys are rotated, and therefore keeps this directory and its participation count.
     """
     certificate, _ = read_certificates(key_file.with_suffix(CERTIFICATE))
     return key_file.with_name(f"{subject_name(certificate)}.state")
@@ -43,7 +44,7 @@ def default_state(key_file: Path) -> Path:
 class ClientDirectory:
     """The files of a client and its owner that survive a restart.
 
-    After a restart, `client.restore(round)` continues each round in `journals.unfinished()`.
+    After a restart, call `client.restore(round)` for each round in `journals.unfinished()` to continue the round.
     """
 
     path: Path
@@ -62,7 +63,7 @@ class ClientDirectory:
         return FileModel(self.path / "model")
 
     def participation(self, cap: int | None = None) -> FileParticipation:
-        """Return the participation count."""
+        """Return the participation count, which refuses rounds beyond `cap`; None for no cap."""
         return FileParticipation(self.path / "participations", cap)
 
     @property
@@ -86,7 +87,10 @@ class ClientDirectory:
         return AcceptedRuns(self.path / "runs")
 
     def remember(self, registry: SignedRegistry, authority: x509.Certificate) -> None:
-        """Store the newest registry of an authority; raise InputError if an older one brings back a revoked client."""
+        """Store a registry, unless a newer registry of the same authority is stored.
+
+        Raise InputError if `registry` is older than the stored one, and has a member that is revoked in the stored one.
+        """
         path = self.path / f"registry-{fingerprint(to_der(authority))}.json"
         newest = SignedRegistry.load(path, authority) if path.exists() else registry
         check_not_older(registry, newest)
@@ -116,7 +120,7 @@ class FileModel(LastModel):
         super().keep(model)
 
     def _read(self, digest: bytes | None = None) -> ModelBytes | None:
-        """Return the model in the file; None if it is damaged or has another digest than the given one."""
+        """Return the model in the file; None if it is missing or damaged, or if it does not have a given `digest`."""
         if not self._path.exists():
             return None
         dtype, _, data = self._path.read_bytes().partition(b"\n")
@@ -150,7 +154,10 @@ class AcceptedRuns:
     path: Path
 
     def accept(self, run: bytes, created: str, now: datetime, runs_a_day: int) -> None:
-        """Record a new run durably; raise ParametersRefused beyond `runs_a_day`. A known run is always accepted."""
+        """Record a run durably; raise ParametersRefused if `runs_a_day` new ones were recorded in the last 24 hours.
+
+        A run that is recorded already is always accepted.
+        """
         with AppendOnlyFile(self.path, PRIVATE).locked() as file:
             data = file.read()
             complete = data[: data.rfind(b"\n") + 1]
@@ -197,7 +204,7 @@ class ClientStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     server: str = ""
     """Address of the server that the client joined last."""
     epsilon: float | None = None
-    """The owner's budget over all runs and servers at the last start of the client; None if there is none."""
+    """Epsilon of the owner's budget for all runs and servers, as of the client's last start; None without a budget."""
     delta: float | None = None
     last_contact: str = ""
     """Time of the last log-in or training, in UTC."""
@@ -205,7 +212,10 @@ class ClientStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Why the client is not connected; empty if it is."""
 
     def after(self, what: str, failure: str, now: str) -> "ClientStatus":
-        """Return the status after an event; `what` is a training or empty, `failure` its kind of failure or empty."""
+        """Return the status after the training `what`; `failure` is its kind of failure, empty if training succeeded.
+
+        If `what` is empty, `last` stays as it is.
+        """
         status = msgspec.structs.replace(self, last=what or self.last, last_contact=now)
         if not failure:
             return status
@@ -224,15 +234,15 @@ class ClientStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _STATUS_LOCK = threading.Lock()
-"""Held to change the status: the application's thread and the network's thread both do."""
+"""Held while the status is changed, because the application's thread and the network's thread both change it."""
 
 
 @dataclass(frozen=True)
 class StatusFile:
     """The status of a client in a file; if the file is missing or damaged, counting starts again.
 
-    It is written after every training, failed or not, so that the duration does not reveal a failure.  It has no data,
-    and no messages of exceptions, which may quote data.
+    The file is written after every training, failed or not, so that the time of the client's reply does not reveal a
+    failure.  It contains no training data, and no messages of exceptions, which may quote training data.
     """
 
     path: Path
@@ -245,7 +255,7 @@ class StatusFile:
             return ClientStatus()
 
     def note(self, what: str, failure: str) -> None:
-        """Record a training; `failure` says why its update is zero, and is empty if it is not."""
+        """Record the training `what`; `failure` says why its update is zero, and is empty if training succeeded."""
         self._change(lambda status: status.after(what, failure, timestamp()))
 
     def set_terms(self, server: str, budget: tuple[float, float] | None) -> None:

@@ -1,11 +1,13 @@
 """A client's journal on disk: every answer is stored before it is sent, encrypted under a key of the round.
 
-A round has two private files.  `ROUND.journal` is append-only and holds encrypted records, each with a random nonce: a
-counter would be reused when an incomplete record is written again.  `ROUND.key` holds the key of the round.
+Each round has two private files, named by the round id.  `ROUND.journal` is append-only and contains encrypted records,
+each with a random nonce.  A counter as nonce could be used twice: for an incomplete record, and for the record that is
+written in its place.  `ROUND.key` contains the key of the round.
 
-The client leaves a round by overwriting the key with zeros, which makes the journal unreadable, and removing the
-journal.  The zeros mark the round as left until the next round begins.  Then the file `left` stores the last index that
-this client has left in each run, and the key file is removed.  No index up to that one is entered again.
+To leave a round, the client overwrites the key with zeros, which makes the journal unreadable, and removes the journal.
+Until the next round begins, the zeros mark the round as left.  When the next round begins, the client removes the key
+file, and the file `left` records, for each run, the highest index of a round that the client has left.  The client
+never enters a round of that run with this index or a lower one again.
 
 `claim` and `note` return after the record is on disk.  If the process stops while a record is written, the incomplete
 record is cut when the journal is opened again; no answer was sent for it.
@@ -38,14 +40,14 @@ from dordis.protocol import ENCODER, check_same_request
 from dordis.protocols.parameters import RUN_BYTES
 
 LEFT = "left"
-"""Name of the file with the last round index that the client has left in each run."""
+"""Name of the file that records, for each run, the highest index of a round that the client has left."""
 _SIZE_BYTES = 8
 _ZEROS = bytes(cipher.KEY_BYTES)
 """Content of the key file of a round that the client has left."""
 
 
 class StoredAnswer(msgspec.Struct, frozen=True, tag="Claimed"):
-    """A record of an answer: key and digest of the request, changes of the client's state, and the reply."""
+    """A record of one answered request: its key (chunk and type), its digest, the changes of state, and the reply."""
 
     key: str
     digest: bytes
@@ -54,7 +56,7 @@ class StoredAnswer(msgspec.Struct, frozen=True, tag="Claimed"):
 
 
 class StoredEvent(msgspec.Struct, frozen=True, tag="Noted"):
-    """A record of an event of the round, encoded."""
+    """A record of one event of the round, such as a received model or a computed update; the event is encoded."""
 
     event: bytes
 
@@ -64,16 +66,16 @@ Record = TypeVar("Record", StoredAnswer, StoredEvent)
 
 @dataclass(frozen=True)
 class FileJournals:
-    """The journals of one client in a directory; a call opens the journal of a round.
+    """The journals of one client in a directory; calling this object with a round id opens the journal of that round.
 
-    A client is in one round at a time: opening a round leaves every other open round.
+    A client is in one round at a time.  Therefore opening the journal of a round leaves all other rounds for good.
     """
 
     directory: Path
     entropy: Entropy = field(default=secrets.token_bytes, repr=False)
 
     def __call__(self, round: bytes) -> "FileJournal":
-        """Open or create the journal of a round; raise `Aborted` if this client has left the round."""
+        """Open or create the journal of a round; raise Aborted if this or a later round of the run was left."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for other in self._rounds():
             if other != round:
@@ -82,7 +84,7 @@ class FileJournals:
         for kept in (path, key, self._record):
             remove_drafts(kept)
         left = self._record_left(key)
-        if not key.exists():  # so no answer was sent yet
+        if not key.exists():  # no answer was sent, or the round was left: `check_ahead` tells
             check_ahead(round, left)
             path.unlink(missing_ok=True)
             write_new(path, b"")
@@ -91,7 +93,7 @@ class FileJournals:
         return FileJournal(round, path, key, self.entropy)
 
     def unfinished(self) -> tuple[bytes, ...]:
-        """Return the rounds that were open when the process stopped: at most one, or two after a stop between them."""
+        """Return the ids of the rounds that were open when the process stopped: those whose key is not zeros."""
         return tuple(round for round in self._rounds() if self._files(round)[1].read_bytes() != _ZEROS)
 
     def _rounds(self) -> list[bytes]:
@@ -104,7 +106,7 @@ class FileJournals:
         return self.directory / LEFT
 
     def _record_left(self, current: Path) -> dict[str, int]:
-        """Mark all rounds except the current one as left and destroy their keys; return the last left index by run."""
+        """Record the rounds of all keys but `current` as left and destroy these keys; return the content of `left`."""
         left = read_last_left(self._record)
         old_keys = [key for key in self.directory.glob("*.key") if key != current]
         for key in old_keys:
@@ -113,7 +115,7 @@ class FileJournals:
         if old_keys:
             write_atomically(self._record, msgspec.json.encode(left))
         for key in old_keys:
-            overwrite_with_zeros(key)  # leave_round does not destroy the key if the journal was lost
+            overwrite_with_zeros(key)  # if the journal was lost, `leave_round` has not destroyed the key
             key.unlink()
         return left
 
@@ -123,7 +125,7 @@ class FileJournals:
 
 
 def read_last_left(path: Path) -> dict[str, int]:
-    """Return the last round index that a client has left in each run; raise InputError if the file is damaged."""
+    """Return, by run id in hex, the highest index of a round that was left; raise InputError if the file is damaged."""
     if not path.exists():
         return {}
     try:
@@ -137,7 +139,10 @@ def _split_round_id(round: bytes) -> tuple[str, int]:
 
 
 def check_ahead(round: bytes, left: Mapping[str, int]) -> None:
-    """Raise Aborted if this client has left the round or a later one of its run: it may have answered there."""
+    """Raise Aborted if this client has left the round or a later round of the same run.
+
+    The journal of a round that was left is destroyed; without it the client could give second, different answers.
+    """
     run, index = _split_round_id(round)
     if index <= left.get(run, -1):
         raise Aborted(
@@ -146,7 +151,10 @@ def check_ahead(round: bytes, left: Mapping[str, int]) -> None:
 
 
 def check_in_round(path: Path, key: Path) -> None:
-    """Raise Aborted if this client has left the round, or lost its journal: it could answer twice."""
+    """Raise Aborted if this client has left the round, or if the journal file of the round is lost.
+
+    Without the journal the client could give a second, different answer to a request.
+    """
     if key.read_bytes() == _ZEROS:
         raise Aborted("this client has left the round")
     if not path.exists():
@@ -154,15 +162,15 @@ def check_in_round(path: Path, key: Path) -> None:
 
 
 def check_alone(descriptor: int) -> None:
-    """Raise InputError if another process has this journal open: the two could answer a request differently."""
+    """Lock an open journal; raise InputError if another process has it: both could answer a request differently."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends when the file is closed or the process ends
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the lock ends with the file or the process
     except BlockingIOError:
         raise InputError("another process of this client is in this round: stop it, or use another directory") from None
 
 
 def leave_round(path: Path, key: Path) -> None:
-    """Leave a round for good by destroying its key."""
+    """Leave a round for good by destroying its key; raise InputError if another process has its journal open."""
     with path.open("rb") as file:
         check_alone(file.fileno())
         _destroy(path, key)
@@ -197,10 +205,10 @@ class FileJournal:
         return f"<FileJournal of {len(self._places)} records>"
 
     def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> bytes:
-        """Return the stored reply of a request; if there is none, store and return the one that `respond` makes.
+        """Return the reply that is stored under `key`; if there is none, store and return the reply from `respond`.
 
-        `respond` returns the changes of the client's state and the reply.  Raise if the request differs from the stored
-        one.
+        `respond` returns the changes of the client's state and the reply.  Raise UnexpectedRequest if the stored reply
+        answers a request with another digest, and Aborted if the client has left the round.
         """
         self._check_open()
         if key in self._claims:
@@ -212,7 +220,7 @@ class FileJournal:
         return reply
 
     def since(self, claims: int) -> Sequence[bytes]:
-        """Return the state changes of all claims after the first `claims`, in order."""
+        """Return the state changes of all claims, the answered requests, after the first `claims`, in order."""
         numbers = [number for _, number in self._claims.values()]
         return [self._record(number, StoredAnswer).changes for number in numbers[claims:]]
 
@@ -227,7 +235,7 @@ class FileJournal:
         return [decoder.decode(self._record(number, StoredEvent).event) for number in self._notes]
 
     def release(self) -> None:
-        """Close the file; the journal can be opened again, here or in another process."""
+        """Close the file without leaving the round; the journal can be opened again, in this or another process."""
         self._release()
 
     def close(self) -> None:
@@ -254,7 +262,7 @@ class FileJournal:
         self._index_record(record, len(sealed))
 
     def _index_record(self, record: StoredAnswer | StoredEvent, size: int) -> None:
-        """Store the position of a record in memory."""
+        """Remember the position of a record in the file, and the key and digest of an answered request."""
         if isinstance(record, StoredAnswer):
             self._claims[record.key] = (record.digest, len(self._places))
         else:
@@ -263,7 +271,7 @@ class FileJournal:
         self._end += _SIZE_BYTES + size
 
     def _find_records(self) -> None:
-        """Find the positions of all records; cut an incomplete last one."""
+        """Find the positions of all records in the file; cut an incomplete last record from the file."""
         total = os.fstat(self._file.descriptor).st_size
         while self._end + _SIZE_BYTES <= total:
             size = int.from_bytes(os.pread(self._file.descriptor, _SIZE_BYTES, self._end), "big")
@@ -289,5 +297,5 @@ class FileJournal:
         return msgspec.msgpack.decode(plain, type=kind)
 
     def _associated_data(self, number: int) -> bytes:
-        """Return the associated data that the encryption of a record binds: round id and number in the journal."""
+        """Return the associated data under which a record is encrypted: the round id, and the record's number."""
         return b"dordis/v1/journal" + self._round + number.to_bytes(8, "big")

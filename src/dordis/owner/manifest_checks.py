@@ -1,8 +1,8 @@
 """Checks of a run's manifest by a client at log-in, before it answers any request.
 
-The run id must be the manifest's hash.  Configuration and plan must be those that the owner agreed to, and the members
-those of the client's registry or of an earlier one.  The beacon line that selects the clients must be later than the
-manifest.
+The run id must be the manifest's hash.  Configuration and plan must be those that the owner agreed to.  The members
+must be those in the client's registry, as it is now or as it was before some keys were revoked.  The time of the first
+beacon line that selects clients must be later than the creation time of the manifest.
 """
 
 import hashlib
@@ -25,9 +25,9 @@ LARGEST = 1 << 20
 MEMBER_BYTES = 64
 """Largest size of a member in bytes: its id and the fingerprint of its keys."""
 CLOCK_ERROR = timedelta(minutes=10)
-"""Largest difference between the clocks of the authority and a server."""
+"""Largest difference between the clocks of the authority and a server that the checks tolerate."""
 ROUNDING = 1e-9
-"""Largest relative difference that counts as rounding on another machine."""
+"""Largest relative difference of two numbers that is attributed to rounding on different machines."""
 MAY_DIFFER = frozenset(
     {
         "created",
@@ -60,11 +60,11 @@ MAY_DIFFER = frozenset(
         "config.deployment.trainings",
     }
 )
-"""Fields that may differ in the server's manifest: settings of a machine, and fields that other checks compare."""
+"""Fields in which the server's manifest may differ: settings of one machine, and fields that other checks cover."""
 
 
 def read_manifest(data: bytes, members: int) -> Manifest:
-    """Return the manifest of a run with this number of members; raise ProtocolError if it is too large or malformed."""
+    """Return the manifest of a run with up to `members` members; raise MalformedMessage if too large or malformed."""
     limit = LARGEST + MEMBER_BYTES * members
     if len(data) > limit:
         raise MalformedMessage(f"the manifest of the run has {len(data)} bytes, more than {limit}")
@@ -75,9 +75,9 @@ def read_manifest(data: bytes, members: int) -> Manifest:
 
 
 def run_beacon(manifest: Manifest, published: FileBeacon) -> FileBeacon:
-    """Return the beacon of a run, which begins at the manifest's first line and accepts only lines after its creation.
+    """Return the `published` beacon for one run: it begins at the line that the manifest names as the first.
 
-    Raise ParametersRefused if the manifest names no first line.
+    The beacon refuses lines that are not later than the manifest.  Raise ParametersRefused if no first line is named.
     """
     if manifest.first_line is None or manifest.first_line < 0:
         raise ParametersRefused("the manifest names no first line of the beacon, which this run needs")
@@ -96,7 +96,7 @@ def creation_time(manifest: Manifest) -> datetime:
 
 
 def check_run_hash(run: bytes, manifest: bytes) -> None:
-    """Raise ProtocolError unless the run id is the manifest's hash: another could be chosen to steer selection."""
+    """Raise ProtocolError unless the run id is the manifest's hash: a free choice of the id could steer selection."""
     if hashlib.sha256(manifest).digest() != run:
         raise ProtocolError("the server's run id is not the hash of the manifest that it shows")
 
@@ -104,9 +104,10 @@ def check_run_hash(run: bytes, manifest: bytes) -> None:
 def run_members(
     theirs: Manifest, own: Registry, revoked: Sequence[RevokedKeys], me: ClientId, planned: int
 ) -> Registry:
-    """Return the registry of a run's members, from the client's registry and the keys revoked since the run began.
+    """Return the registry of a run's members: the client's registry, with revocations since the run began undone.
 
-    Raise ParametersRefused if they are not the members in the manifest.
+    Raise ParametersRefused if the manifest does not list client `me`, lists other members or not `planned` of them, or
+    lists keys that were revoked before the run began.
     """
     listed = theirs.members or {}
     if me not in listed:
@@ -120,7 +121,7 @@ def run_members(
 
 
 def check_members(theirs: Manifest, members: Registry, planned: int) -> None:
-    """Raise ParametersRefused unless the manifest lists these members and keys, and as many as were planned."""
+    """Raise ParametersRefused unless the manifest lists exactly these members and keys, and `planned` of them."""
     listed, known = theirs.members or {}, members.fingerprints()
     for u in sorted(listed.keys() | known.keys()):
         if listed.get(u) != known.get(u):
@@ -137,7 +138,7 @@ def check_members(theirs: Manifest, members: Registry, planned: int) -> None:
 
 
 def check_revocations(theirs: Manifest, revoked: Sequence[RevokedKeys]) -> None:
-    """Raise ParametersRefused if a run began with keys that were already revoked."""
+    """Raise ParametersRefused if the manifest lists keys that were revoked over CLOCK_ERROR before the run began."""
     listed = theirs.members or {}
     for gone in revoked:
         if listed.get(gone.client) != gone.fingerprint:
@@ -172,7 +173,10 @@ def _plain(manifest: Manifest) -> Any:
 
 
 def _difference(own: Any, theirs: Any, field: str = "") -> tuple[str, str, str] | None:
-    """Return the first differing field and both values, or None; a missing field has the value None."""
+    """Return the first field that differs, not in MAY_DIFFER, with both values as text; None if no field differs.
+
+    A field that only one manifest has is compared with None.
+    """
     if field in MAY_DIFFER:
         return None
     if isinstance(own, dict) and isinstance(theirs, dict):

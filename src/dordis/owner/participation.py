@@ -1,8 +1,8 @@
-"""A client's participation count and its cost, over all runs and servers, recorded before each upload.
+"""A client's own count of the rounds that it took part in, with their costs, over all runs and servers.
 
-The owner's cap and budget rest on this count, which needs no trust in a server's run ids or ledger.  A failed round
-stays counted, because the server may have opened the upload.  An old copy of the file lacks the latest rounds: exclude
-the file from backups that are restored.
+A round is counted before its upload.  The owner's cap and budget are checked against this count, so that no server's
+run ids or ledger need be trusted.  A failed round stays counted, because the server may have learned a sum with the
+upload.  Never restore the file from a backup: an old copy lacks the latest rounds, which would not count any more.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ _START = hashlib.sha256(b"dordis/v2/participations").digest()
 
 
 class CountedRound(NamedTuple):
-    """A counted participation: the id of the machine that took part, 32 bytes, and the cost of the round."""
+    """A counted round: its cost, and the id of the machine that took part, 32 random bytes in the round's journal."""
 
     machine: bytes
     cost: RoundCost
@@ -52,7 +52,7 @@ Store = Callable[[NewRound | None], None]
 
 
 class OwnerBudget(msgspec.Struct, frozen=True):
-    """The largest (epsilon, delta) of all rounds of a client together."""
+    """The owner's budget: the largest (epsilon, delta) of all rounds of a client together."""
 
     epsilon: float
     delta: float
@@ -62,7 +62,7 @@ class OwnerBudget(msgspec.Struct, frozen=True):
         accounting.check_delta(self.delta)
 
     def covers(self, spent: RoundCost, plans: Sequence[SampledEvents] = ()) -> bool:
-        """Tell whether the cost of rounds, and of planned events of runs with sampled records, is within the budget."""
+        """Tell whether the budget covers rounds that cost `spent` together with the planned events in `plans`."""
         if plans:
             return self.epsilon_spent(spent, plans) <= self.epsilon
         exponent = math.ceil(math.log2(spent.distance)) if spent.distance else None
@@ -75,10 +75,11 @@ class OwnerBudget(msgspec.Struct, frozen=True):
         return default_order(self.epsilon, self.delta)
 
     def epsilon_spent(self, spent: RoundCost, plans: Sequence[SampledEvents] = ()) -> float:
-        """Return the epsilon, at this delta, of rounds that cost `spent` and of the planned events of runs in `plans`.
+        """Return the epsilon, at this delta, of rounds that cost `spent` together with the planned events in `plans`.
 
-        A single plan is composed numerically.  Otherwise Renyi divergences are added up at one order, which is valid
-        even if later plans depend on earlier results; rounds that protect clients count as events without sampling.
+        `plans` has a plan for each run with sampled records.  With plans, the rounds in `spent` count as one plan more,
+        without sampling.  A single plan is composed numerically.  Of several plans the Renyi divergences are added at
+        one order, which is valid even if later plans depend on earlier results.
         """
         left = self.delta - spent.failure
         if math.isinf(spent.theta_squared) or left <= 0:
@@ -92,7 +93,7 @@ class OwnerBudget(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=1 << 10)
 def _largest_theta_squared(epsilon: float, delta: float, exponent: int | None) -> float:
-    """Return the largest cost theta^2 within a budget, for noise at a distance of at most 2^exponent from its law."""
+    """Return the largest theta^2 within a budget, for noise within total variation distance 2^exponent of its law."""
     distance = 0.0 if exponent is None else 2.0**exponent
     provable = math.log(delta / (4 * distance)) if distance else math.inf  # the planner uses the same bound
     if provable <= 0:
@@ -131,14 +132,14 @@ class ParticipationTally:
         self._indices = self._indices_with({attendance: counted.cost})
 
     def spent(self, more: Costs) -> RoundCost:
-        """Return the total cost of the counted rounds and of the rounds in `more`; no round is counted twice."""
+        """Return the cost of all rounds, counted or in `more`; rounds with sampled records add to `failure` only."""
         fresh = {attendance: cost for attendance, cost in more.items() if attendance not in self.rounds}
         failure = math.fsum(indices * likeliest for indices, likeliest in self._indices_with(fresh).values())
         by_client = [cost for cost in fresh.values() if cost.sampled is None]
         return reduce(RoundCost.plus, by_client, self._spent)._replace(failure=failure)
 
     def plans(self, more: Costs) -> tuple[SampledEvents, ...]:
-        """Return the planned events of all runs with sampled records; a plan counts in full from the first round on."""
+        """Return the plan of each run with sampled records; it counts in full as soon as one round is counted."""
         return tuple(self._plans_with(more).values())
 
     def _plans_with(self, costs: Costs) -> dict[bytes, SampledEvents]:
@@ -149,7 +150,7 @@ class ParticipationTally:
         return plans
 
     def _indices_with(self, costs: Costs) -> dict[bytes, tuple[int, float]]:
-        """Return for every run the number of round indices so far, and the largest chance of failure of a round."""
+        """Return for every run the number of indices up to its last round, and the largest `failure` of a round."""
         runs = dict(self._indices)
         for (run, index), cost in costs.items():
             indices, likeliest = runs.get(run, (0, 0.0))
@@ -173,15 +174,15 @@ class Participation(ABC):
             return len(tally.rounds)
 
     def spent(self, more: Costs = NO_COSTS) -> RoundCost:
-        """Return the total cost of the counted rounds and of the rounds in `more`; no round is counted twice.
+        """Return the cost of all rounds, counted or in `more`; rounds with sampled records add to `failure` only.
 
-        The chance of failure covers all indices of a run up to the last one, because the server chose among them.
+        `failure` adds up over all indices of a run up to its last round, because the server chose among these indices.
         """
         with self._locked() as (tally, _):
             return tally.spent(more)
 
     def plans(self, more: Costs = NO_COSTS) -> tuple[SampledEvents, ...]:
-        """Return the planned events of all runs with sampled records, including the rounds in `more`."""
+        """Return the plan of each run with sampled records, with the rounds in `more` included."""
         with self._locked() as (tally, _):
             return tally.plans(more)
 
@@ -195,8 +196,8 @@ class Participation(ABC):
     ) -> None:
         """Count a round before its first upload; beyond a limit raise `ParticipationRefused` or `BudgetRefused`.
 
-        Another machine of the client is refused, because its upload would not be counted.  If the process stops before
-        this returns, the round may be counted, but nothing was uploaded.
+        A repeated call counts once.  If the round was counted for another machine, raise ParametersRefused: a second
+        upload would not be counted.  If the process stops before this returns, the round may be counted without upload.
         """
         check_run_id(run)
         check_index(index)
@@ -241,8 +242,8 @@ class MemoryParticipation(Participation):
 class FileParticipation(Participation):
     """A participation count in an append-only file with one line for each round; processes and threads may share it.
 
-    Every line ends with a hash of itself and of all lines before.  If a line was altered, moved or cut, every use
-    raises `InputError` until the file is restored.  An incomplete last line is ignored: nothing was uploaded for it.
+    Every line ends with a hash of the line and of all lines before it.  If the lines do not match their hashes, every
+    use raises `InputError` until the file is restored.  An incomplete last line is ignored: its upload was never sent.
     """
 
     def __init__(self, path: Path, cap: int | None = None) -> None:
@@ -280,13 +281,13 @@ def check_run_cap(count: int, cap: int | None) -> None:
 
 
 def check_budget(spent: RoundCost, budget: OwnerBudget | None, plans: Sequence[SampledEvents] = ()) -> None:
-    """Raise BudgetRefused if the cost of all rounds, with the requested one, is beyond the budget."""
+    """Raise BudgetRefused if `spent` and `plans`, which include the requested round, exceed the budget, if any."""
     if budget is not None and not budget.covers(spent, plans):
         raise BudgetRefused(budget.epsilon_spent(spent, plans), budget.epsilon, budget.delta, spent.failure)
 
 
 def check_planned(known: SampledEvents | None, index: int, cost: RoundCost) -> SampledEvents:
-    """Return a run's planned events, at their largest cost so far; raise if they changed or `index` is beyond them."""
+    """Return a run's plan, at the largest cost of a round so far; raise if the round contradicts the `known` plan."""
     sampling, events = cost.sampled or (WORD, 1)
     if index >= events or (known is not None and (known.sampling, known.events) != (sampling, events)):
         raise ParametersRefused(
@@ -298,7 +299,7 @@ def check_planned(known: SampledEvents | None, index: int, cost: RoundCost) -> S
 
 
 def check_machine(counted: bytes, machine: bytes) -> None:
-    """Raise ParametersRefused if a round was counted for another machine, as after a loss of the client's state."""
+    """Raise ParametersRefused if a round was counted for another machine id, for example because a journal was lost."""
     if counted != machine:
         raise ParametersRefused("this round was counted for another machine of the same client: take the next index")
 
@@ -332,7 +333,7 @@ def _decode_line(match: re.Match[bytes]) -> NewRound | None:
 def _encode_line(attendance: Attendance, counted: CountedRound, last: bytes) -> bytes:
     (run, index), (machine, cost) = attendance, counted
     failure = (repr(cost.failure),) if cost.failure else ()
-    sampled = (f"of {cost.sampled[0]}/{cost.sampled[1]}",) if cost.sampled else ()  # 2^32 times probability / events
+    sampled = (f"of {cost.sampled[0]}/{cost.sampled[1]}",) if cost.sampled else ()  # probability times 2^32, and events
     words = (run.hex(), str(index), machine.hex(), repr(cost.theta_squared), repr(cost.distance), *failure, *sampled)
     text = " ".join(words).encode()
     return b"%b %b\n" % (text, hashlib.sha256(last + text).hexdigest().encode())
@@ -341,7 +342,7 @@ def _encode_line(attendance: Attendance, counted: CountedRound, last: bytes) -> 
 class MemoryTrainings:
     """The number of trainings since the client's last counted participation, in memory.
 
-    Training is not known to reveal anything to the server.  The bound limits an unknown leak: no server can make a
+    No way is known in which training alone reveals data to the server.  The bound is a precaution: no server can make a
     client train again and again without a counted participation.
 
     >>> mine = MemoryTrainings()
@@ -353,7 +354,7 @@ class MemoryTrainings:
         self._counted = (0, 0)
 
     def begin(self, participations: int, most: int | None) -> None:
-        """Count a training before it begins, from 0 after each participation; raise ParametersRefused beyond `most`."""
+        """Count a training; raise ParametersRefused if `most`, unless None, were counted at these `participations`."""
         if most is None:
             return
         since, count = self._read()

@@ -1,7 +1,7 @@
-"""The owner of a client and its policy: bounds on parameters, and a budget; the client refuses all other rounds.
+"""The owner of a client, and the policy by which the client refuses rounds: bounds on parameters, and a budget.
 
-A policy without a budget allows no round.  The budget covers all runs and servers; the client itself adds up the cost
-of its rounds (`dordis.owner.participation`).
+Without a budget a policy allows no round, unless it allows rounds without a guarantee.  The budget covers the rounds of
+all runs and servers; the client itself adds up their cost (`dordis.owner.participation`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,17 +39,17 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     cohort: int = 2
-    """Least number of clients, n."""
+    """Least number of clients in a round, n."""
     quorum: Fraction = Fraction(1, 2)
-    """Least fraction of the clients that must answer every stage: threshold t / n, or for SecAgg+ quorum q / n."""
+    """Least fraction of a round's clients that must answer each stage: threshold t / n, or quorum q / n for SecAgg+."""
     colluders: int = 1
-    """Least T_C, the number of colluders, whose noise must not be needed for the guarantee."""
+    """Least T_C, the number of colluders in a round without whose noise the guarantee must still hold."""
     variance: Fraction | None = None
-    """Least variance, in squared integer units, that counts for privacy in every chunk, for every tolerated dropout."""
+    """Least noise variance per chunk that counts for privacy, after any tolerated dropout, in squared integer units."""
     noise: Fraction | None = None
-    """Least ratio of the variance that counts for privacy to Delta2^2, the squared sensitivity, for every release."""
+    """Least ratio of the noise variance that counts for privacy to the squared L2 sensitivity, for every release."""
     epsilon: float | None = None
-    """With `delta` the budget: the largest cost of all rounds together."""
+    """Epsilon of the budget, which together with `delta` bounds the cost of all rounds together."""
     delta: float | None = None
     without_guarantee: bool = False
     """Whether to allow rounds whose cost this client cannot bound; the client then has no budget."""
@@ -64,7 +64,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model_bytes: int = 1 << 30
     """Largest size of a model in bytes; it is held in memory and written to the journal."""
     pieces: int = FEW_PIECES + (1 << 30) // SMALLEST_PIECE
-    """Largest number of pieces of a model; each piece is a record of the journal."""
+    """Largest number of pieces of a model; each piece becomes a record in the journal."""
     units: frozenset[str] = frozenset({CLIENT})
     """Allowed units of privacy: `client`, or `record`, which protects each record but not the client as a whole."""
     sampling: Fraction = Fraction(1)
@@ -80,11 +80,11 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     no_base: bool = False
     """Whether to allow rounds in which more than f helpers, if they collude, can remove all noise of a client."""
     trainings: int | None = 10
-    """Largest number of trainings without a counted participation; it must be above `federation.tries`."""
+    """Largest number of trainings since the last counted participation, above `federation.tries`; None for no limit."""
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> "Policy":
-        """Return the policy in plain settings; raise InputError if one is invalid.
+        """Return the policy with these settings, given as plain values; raise InputError if a setting is invalid.
 
         Fractions are numbers or texts like "2/3".
         """
@@ -119,7 +119,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def consents(self) -> tuple[str, ...]:
-        """Return clauses about everything that this policy allows beyond the default policy."""
+        """Return one clause of text for each thing that this policy allows and the default policy does not."""
         default = Policy()
         beyond = (
             (f"a server that is only guarded against as {mode}" for mode in sorted(self.modes - default.modes)),
@@ -136,7 +136,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(said for line in beyond for said in line)
 
     def check(self, parameters: Parameters, kind: type[Mechanism] | None = None) -> None:
-        """Raise ParametersRefused with the first line of this policy that the parameters of a round break."""
+        """Raise ParametersRefused, naming the first line of this policy that the parameters of a round break."""
         self.check_terms(Terms.from_parameters(parameters, kind))
         check_quorum(self, parameters)
         check_helpers(self, parameters)
@@ -146,14 +146,14 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         check_further_scales(parameters)
 
     def check_invite(self, invite: Invite) -> None:
-        """Raise ParametersRefused with the first line of this policy that an invitation breaks."""
+        """Raise ParametersRefused, naming the first line of this policy that an invitation breaks."""
         check_protocol(self, invite)
         check_coordinates(self, invite)
         check_model_bytes(self, invite)
         self.check_terms(invite.terms)
 
     def check_terms(self, terms: Terms) -> None:
-        """Raise ParametersRefused with the first line of this policy that the terms of a round break."""
+        """Raise ParametersRefused, naming the first line of this policy that the terms of a round break."""
         check_mode(self, terms)
         check_cohort(self, terms)
         check_colluders(self, terms)
@@ -186,9 +186,9 @@ def check_quorum(policy: Policy, parameters: Parameters) -> None:
 
 
 def check_helpers(policy: Policy, parameters: Parameters) -> None:
-    """Raise ParametersRefused for a helper that the owner did not name, or too small a number of helpers.
+    """Raise ParametersRefused if the owner did not name a helper of the round, or if m - f or f is too small.
 
-    The owner sets the least number of honest helpers, m - f, and the least number of colluding ones, f.
+    m is the number of helpers, of which at most f may collude with the server.
     """
     trusted = parameters.assistance
     if trusted is None:
@@ -255,8 +255,8 @@ def check_sampling(policy: Policy, terms: Terms) -> None:
 def check_noise(policy: Policy, ratio: Fraction) -> None:
     """Raise ParametersRefused if the least ratio of noise variance to squared sensitivity is too small.
 
-    The ratio is the least over all releases.  Neighbouring inputs differ by replacing a client's update, and its
-    further releases, by zero.
+    `ratio` is the least over all releases.  Neighbouring inputs differ in one client: its update and its values of all
+    further releases are replaced by zero.
     """
     if policy.noise is not None and ratio < policy.noise:
         raise _refused("noise", f"{float(ratio):.4g} of the squared sensitivity is below {policy.noise}")
@@ -316,10 +316,11 @@ def _fraction(kind: type, value: object) -> Fraction:
 
 @dataclass(frozen=True)
 class Owner:
-    """Decides for one client whether it takes part, and counts its participation before the upload.
+    """The owner of one client: decides whether the client takes part, and counts participations before uploads.
 
-    `registry` is the root of the pinned registry, `vrf_key` the private key for selection by VRF, and `beacon` verifies
-    sparse graphs.  `mechanism` is a third party's that the owner has installed, which gives the cost of its rounds.
+    `registry` is the root of the pinned registry, `vrf_key` the private key for selection by VRF, and `beacon` the
+    source of randomness by which sparse graphs are verified.  `mechanism` is None, or the class of a third party's
+    mechanism that the owner has installed; the class states the cost of the rounds that use the mechanism.
     """
 
     me: ClientId
@@ -332,7 +333,7 @@ class Owner:
     mechanism: type[Mechanism] | None = None
     trainings: MemoryTrainings = field(default_factory=MemoryTrainings, repr=False)
     receipts: KeptReceipts | None = None
-    """The client's receipts of its rounds; None in simulations, where one program has all files."""
+    """The client's notes and receipts of its rounds; None in simulations, where client and server are one program."""
 
     def accept(self, invite: Invite) -> bytes | None:
         """Return the proof of selection for an invitation, or None if this client is not selected.
@@ -368,14 +369,14 @@ class Owner:
             beacons.check_beacon(parameters, self.beacon)
 
     def attend(self, parameters: Parameters, machine: bytes) -> None:
-        """Count the participation in this round and its cost, once and for one machine; raise beyond cap or budget."""
+        """Count this round and its cost, once; raise beyond cap or budget, or if it was counted for another machine."""
         limits = Limits(self.policy.participations, self.policy.budget, parameters.participations or None)
         self.participation.reserve(parameters.run, parameters.index, machine, self._cost(parameters), limits)
         if self.receipts is not None:
             self.receipts.note_attended(parameters)
 
     def conclude(self, parameters: Parameters, survivors: Sequence[int]) -> None:
-        """Record that the whole sum of a round arrived, so that later histories of the server must have its receipt."""
+        """Record that the whole sum of a round arrived: later histories of the server must have the round's receipt."""
         if self.receipts is not None:
             self.receipts.note_delivered(parameters, survivors)
 

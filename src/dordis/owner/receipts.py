@@ -1,8 +1,8 @@
 """The notes and receipts that a client stores about its rounds, and the comparison of a server's history with them.
 
-The client notes the parameters of its rounds and the arrival of sums itself; no server can prevent that.  At log-in and
+The client itself notes the parameters of its rounds and the arrival of sums; no server can prevent that.  At log-in and
 before every round the server shows its history: the hashes of all receipts, and the whole receipts of the client's own
-rounds.  A history that contradicts the notes or an earlier history is refused.
+rounds.  The client refuses a history that contradicts its notes or an earlier history.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,29 +20,32 @@ from dordis.protocols.parameters import Parameters
 
 
 class Attended(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A note: the client counted a participation in this round, whose parameters have this hash."""
+    """A note that the client counted a participation in a round: the round's index, and the hash of its parameters."""
 
     index: int
     parameters: str
     is_listed: bool = True
-    """Whether the parameters list the clients; if not, the server may deny contributions that it never acknowledged."""
+    """Whether the parameters list the clients; if not, the history may omit contributions never acknowledged."""
 
 
 class Acknowledged(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """A note: the server acknowledged the client's contribution to a round that lists no clients."""
+    """A note that the server acknowledged the client's contribution to a round whose parameters list no clients."""
 
     index: int
 
 
 class Delivered(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """A note: the whole sum of this round arrived, with the number of survivors of every chunk as the server said."""
+    """A note that the whole sum of a round arrived, with the numbers of survivors that the server stated by chunk."""
 
     index: int
     survivors: tuple[int, ...]
 
 
 class Shown(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """An entry of a server's history: the hash of a receipt, and the receipt itself if the client was in the round."""
+    """An entry of a server's history: the hash of a receipt, and the receipt itself if it is of a client's own round.
+
+    A receipt that the client has stored already may be left out.
+    """
 
     index: int
     digest: str
@@ -50,7 +53,7 @@ class Shown(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
 
 
 Note = Attended | Acknowledged | Delivered | Shown
-"""A line of the file in which a client stores its notes and the server's receipts of a run."""
+"""One line of the file in which a client stores its notes about a run and the entries of the server's history."""
 History = Mapping[int, Shown]
 """The entries of a server's history by round index."""
 
@@ -61,12 +64,12 @@ class KeptRun:
 
     attended: dict[int, str] = field(default_factory=dict)
     unlisted: set[int] = field(default_factory=set)
-    """Attended rounds that list no clients, and whose contribution is not acknowledged."""
+    """Attended rounds whose parameters list no clients, and to which no contribution was acknowledged yet."""
     delivered: dict[int, tuple[int, ...]] = field(default_factory=dict)
     shown: dict[int, Shown] = field(default_factory=dict)
 
     def with_lines(self, data: bytes, path: Path) -> "KeptRun":
-        """Return these notes and those of further lines; raise InputError if a line of the file `path` is damaged."""
+        """Return a copy with the notes in the lines `data` of `path` added; raise InputError if a line is damaged."""
         kept = KeptRun(dict(self.attended), set(self.unlisted), dict(self.delivered), dict(self.shown))
         for line in data.splitlines():
             try:
@@ -93,7 +96,7 @@ class KeptReceipts:
 
     path: Path
     _decoded: dict[bytes, tuple[bytes, KeptRun]] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """The complete lines of a run's file when it was last read, and what they say."""
+    """Cache by run id: the complete lines of the run's file when it was last read, and the notes decoded from them."""
 
     def file(self, run: bytes) -> Path:
         """Return the file of a run."""
@@ -117,7 +120,7 @@ class KeptReceipts:
             self._add(parameters.run, [Attended(parameters.index, parameters.digest.hex(), is_listed)])
 
     def note_acknowledged(self, run: bytes, index: int) -> None:
-        """Note durably that the server acknowledged a contribution: the server's history must now list this client."""
+        """Note durably that the server acknowledged a contribution: the round's receipt must then list this client."""
         if index in self.read(run).unlisted:
             self._add(run, [Acknowledged(index)])
 
@@ -130,8 +133,9 @@ class KeptReceipts:
     ) -> None:
         """Store the new entries of a server's history; raise HistoryContradicted if it contradicts the stored notes.
 
-        A `complete` history begins with the run's first round; otherwise it begins after the last stored entry.  `me`
-        is this client: a receipt with its input in a round that it has no note of shows that its state is an old copy.
+        A `complete` history begins with the run's first round; otherwise it begins after the last stored entry.  `keys`
+        are the members' public signing keys, which verify receipts.  `me` is this client: if a receipt lists it as a
+        survivor of a round that it has no note of, its stored state is an old copy.
         """
         kept = self.read(run)
         check_history(kept, shown, complete=complete, where=self.file(run))
@@ -195,7 +199,10 @@ def check_nothing_rewritten(kept: KeptRun, history: History, *, complete: bool) 
 
 
 def check_links(history: History) -> None:
-    """Raise HistoryContradicted unless every whole receipt has the hash in its entry and the hash of the one before."""
+    """Raise HistoryContradicted unless every whole receipt belongs to its entry and follows the entry before.
+
+    A receipt must hash to the digest in its entry, and state the digest of the entry before as `previous`.
+    """
     previous = FIRST
     for index, entry in sorted(history.items()):
         if entry.receipt is not None and (entry.receipt.digest, entry.receipt.previous) != (entry.digest, previous):
@@ -204,7 +211,11 @@ def check_links(history: History) -> None:
 
 
 def check_attended(kept: KeptRun, history: History) -> None:
-    """Raise HistoryContradicted if rounds that this client attended lack it, or have other parameters or survivors."""
+    """Raise HistoryContradicted if the history contradicts a note about a round that this client attended.
+
+    If the history has the round, its receipt must have the noted parameters and numbers of survivors.  The receipt may
+    be left out only if the parameters list no clients, and the contribution was not acknowledged.
+    """
     for index, parameters in kept.attended.items():
         entry = history.get(index)
         if entry is None:  # the attempt failed, or is not finished yet
@@ -234,9 +245,9 @@ def check_shown_receipt(entry: Shown, run: bytes) -> None:
 
 
 def check_own_state(kept: KeptRun, fresh: Iterable[Shown], me: ClientId, where: Path) -> None:
-    """Raise HistoryContradicted if a sum has the input of this client, which has no note of that round.
+    """Raise HistoryContradicted if a sum contains the input of this client, but the client has no note of the round.
 
-    The participation is noted before every upload, so the client's state was lost or is an old copy.
+    A client notes its participation before every upload.  Without the note, its state was lost or is an old copy.
     """
     for entry in fresh:
         survivors = () if entry.receipt is None else entry.receipt.survivors
