@@ -1,13 +1,13 @@
 """The combined privacy cost of several runs and queries: computed afterwards, or charged in advance to one ledger.
 
-The combined epsilon is of several runs and ledgers of queries over one population.  Clients of different runs are
-matched by their registered keys.  In a run without a registry clients cannot be matched, so its largest spending of a
-client counts for all clients.
+The combined epsilon covers several runs, and ledgers of queries, over one population.  Clients of different runs are
+matched by their registered keys.  In a run without a registry clients cannot be matched, so the spending of the client
+that has spent most counts for every client.
 
 The ledger of a data set has one budget for all queries and runs on the same data.  Queries are charged round by round.
-A run has its own ledger; in that of the data set it is charged as a whole, to every client: at its planned epsilon
-before it starts, and at its actual cost when it has ended.  The run's directory stores the path of this ledger, so that
-a resumed or successor run is charged there too.
+A run has a ledger of its own, and the ledger of the data set charges the run as a whole to every client: at its planned
+epsilon before the run starts, and at its actual cost when the run has ended.  The run's directory stores the path of
+the data set's ledger, so that a resumed or successor run is charged there too.
 """
 
 import math
@@ -36,12 +36,15 @@ from dordis.records.run_records import LEDGER, MANIFEST, REGISTRY
 
 Costs = Counter[ReleaseCost]
 NOBODY = -1
-"""An id that no client has; its costs are those of runs charged as a whole, which count for every client."""
+"""An id that no client has: its costs are only those of runs charged as a whole, which every client pays."""
 
 
 @dataclass(frozen=True)
 class LedgerPart:
-    """One run or ledger of queries: account, stated epsilon, and clients' `keys`, empty if there is no registry."""
+    """One run or one ledger of queries: its account, its stated epsilon, and the keys of its clients.
+
+    `keys` has the public signing keys in hex, by client id; it is empty if clients cannot be matched with other parts.
+    """
 
     path: Path
     account: Account
@@ -50,17 +53,17 @@ class LedgerPart:
 
     @property
     def worst_costs(self) -> Costs:
-        """Return the costs of the client that has spent most, or of the stated epsilon if more is stated than spent."""
+        """Return the costs of the client that has spent most; if more is stated than spent, of the stated epsilon."""
         client = self.account.worst_client(self.account.clients())
         return self.costs(NOBODY if client is None else client)
 
     def costs(self, client: int) -> Costs:
-        """Return the costs of a client, or of the stated epsilon if more is stated than spent."""
+        """Return the costs of a client or, if this part states more than it spent, the cost of the stated epsilon."""
         return self.account.costs(client) if self.stated.is_spent else self._stated_costs
 
     @cached_property
     def _stated_costs(self) -> Costs:
-        """Return the cost of one Gaussian release with the stated epsilon; empty if that is the epsilon spent."""
+        """Return the cost of one Gaussian release with the stated epsilon; empty if no more is stated than spent."""
         if self.stated.is_spent:
             return Counter()
         check_gaussian(self)
@@ -75,13 +78,13 @@ class LedgerPart:
 
     @property
     def how(self) -> str:
-        """Return a clause for the table: how clients of this part are matched with those of others."""
+        """Return a clause for the table: how clients of this part are matched with clients of other parts."""
         return "known by their keys" if self.keys else "the worst stands for all"
 
 
 @dataclass(frozen=True)
 class CombinedEpsilon:
-    """The largest epsilon of a client over all parts, at `delta`; a run included in another part is not in `parts`."""
+    """The largest epsilon of a client over all parts, at `delta`; `parts` lacks runs that another part includes."""
 
     epsilon: float
     delta: float
@@ -124,7 +127,10 @@ def combined_epsilon(paths: Sequence[Path], delta: float | None = None) -> Combi
 
 
 def read_part(path: Path) -> LedgerPart:
-    """Return the part of a run's directory or of a ledger file; raise if the files of the run disagree."""
+    """Return the run in a directory, or the ledger in a file, as a part of the combined epsilon.
+
+    Raise LedgerDamaged if the files of the run disagree, and InputError if the run has no epsilon.
+    """
     if not (path / MANIFEST).is_file():
         file = path / LEDGER if path.is_dir() else path
         account, _ = read_ledger(file)
@@ -138,7 +144,7 @@ def read_part(path: Path) -> LedgerPart:
 
 
 def registered_keys(path: Path, root: str, account: Account) -> dict[int, str]:
-    """Return the fingerprints of the keys of a run's clients, by id; empty without a registry."""
+    """Return the signing keys, in hex, of a run's clients by id; empty without a registry that has all clients."""
     if not (path / REGISTRY).is_file():
         return {}
     registry = Registry.load(path / REGISTRY)
@@ -154,7 +160,10 @@ def check_root(path: Path, registry: Registry, root: str) -> None:
 
 
 def check_gaussian(part: LedgerPart) -> None:
-    """Raise InputError if a run states more than it spent and its noise is not Gaussian: it cannot be combined."""
+    """Raise InputError if a run's noise is not Gaussian; called for a run that states more than it spent.
+
+    Such a run cannot be combined with others, because only a Gaussian release can stand for its stated epsilon.
+    """
     if not part.account.is_gaussian:
         raise InputError(
             f"{part.path} states more than it spent, and its noise is not Gaussian, so it cannot be combined with "
@@ -182,7 +191,10 @@ DATA_LEDGER = "data_ledger.txt"
 
 
 def open_data_ledger(path: str | Path, delta: float, budget: float | None) -> Ledger:
-    """Return the ledger of a data set, created with this budget if missing; raise InputError if its budget differs."""
+    """Return the ledger of a data set, created with the epsilon `budget` if it is missing.
+
+    Raise InputError if a budget is given and the existing ledger has another one.
+    """
     where = Path(path)
     try:
         if not where.exists():
@@ -196,7 +208,7 @@ def open_data_ledger(path: str | Path, delta: float, budget: float | None) -> Le
 
 
 def find_data_ledger(run: Path) -> Path | None:
-    """Return the path of the ledger that a run is charged to, or None; raise InputError if that file is missing."""
+    """Return the path of the data set's ledger that charges a run, or None; raise InputError if its file is missing."""
     try:
         path = Path((run / DATA_LEDGER).read_text(encoding="utf-8").strip())
     except OSError:
@@ -231,8 +243,8 @@ class PlannedRun:
     ) -> "PlannedRun":
         """Return the planned charge of a run; raise `BudgetExceeded` if the ledger's budget does not cover it.
 
-        The ledger is created with the epsilon `limit` if missing.  `budget` is the run's own; its epsilon is None if
-        the run has no epsilon, or does not stop at one.
+        The ledger is created with the epsilon `limit` if missing.  `budget` is the run's own.  Raise InputError if its
+        epsilon is None, because the run has no epsilon or does not stop at one.
         """
         if budget.epsilon is None:
             raise InputError(
@@ -263,7 +275,7 @@ class PlannedRun:
         write_atomically(path / DATA_LEDGER, f"{self.ledger.path.resolve()}\n".encode())
 
     def settle(self, run: bytes, path: Path) -> float:
-        """Charge the run at its actual largest spending of a client, if that is less; return the ledger's epsilon."""
+        """Lower the run's charge to the spending of its worst client, if that is less; return the ledger's epsilon."""
         part = read_part(path)
         spent = accounting.compose_costs((theta_squared(cost.event), times) for cost, times in part.worst_costs.items())
         if spent > 0 and _beyond(spent, self.covered) < self.charge.theta_squared:

@@ -1,14 +1,15 @@
 """The entries of a privacy ledger: the lines of its file, the outcomes of rounds, and the charged rounds in memory.
 
-A line is JSON.  It has the SHA-256 of the line before (the first line has the run id, the hash of the manifest) and a
-hash of itself at its end, so that the last line is covered too.
+A line is a JSON object.  Its field `previous` is the SHA-256 of the line before; in the first line it is the run id,
+which is the hash of the manifest.  Its last field `check` is the SHA-256 of the rest of the line, so that an alteration
+of the last line is detected too.
 
 The clients whose input may be in an opened sum pay for a round:
 
-- for a reserved round, all of its clients U, because it is not known for which survivors U3 an unmask request left;
-  with open arrival, all clients that came;
-- for a completed round, the clients in U3 of at least one chunk, for the whole vector.  The input of a client outside
-  U3 stays hidden by its self-mask, even if the upload came late: no honest client gives a share of that mask.
+- for a reserved round, all of its clients U, because the ledger does not know for which survivors U3 the server sent an
+  unmask request; with open arrival, all clients that came;
+- for a completed round, the clients in U3 of at least one chunk; each pays for all chunks.  The input of a client
+  outside U3 stays hidden by its self-mask, even if the upload came late: no honest client gives a share of that mask.
 
 Dropout that depends on a client's data is outside the guarantee.
 """
@@ -38,7 +39,10 @@ _LINE = re.compile(rb'(\{[^\n]*),"check":"([0-9a-f]{64})"\}\n')
 
 
 class ChunkOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The outcome of a chunk: the clients that dropped out, the noise variance left in the sum, and the one charged."""
+    """The outcome of a chunk: the clients that dropped out, and two variances of the noise in its sum.
+
+    `left` is the variance of all noise in the sum; `charged` is the part that counts for privacy.
+    """
 
     dropped: tuple[int, ...]
     left: Fraction
@@ -62,7 +66,11 @@ def outcome_from_output(charge: Charge, outcome: ChunkOutput) -> ChunkOutcome:
 
 @dataclass(frozen=True)
 class RunCharge:
-    """The cost of a whole run for each client: theta^2 (docs/accounting.md), and the chance of a bad graph or draw."""
+    """The cost of a whole run for each client.
+
+    `theta_squared` is the squared parameter of theta-GDP (docs/accounting.md); `failure` bounds the chance that a round
+    has an insecure graph or more colluders than its noise withstands.
+    """
 
     label: str
     theta_squared: float
@@ -70,12 +78,12 @@ class RunCharge:
 
     @property
     def cost(self) -> ReleaseCost:
-        """Return the cost as that of one Gaussian release."""
+        """Return the cost of one Gaussian release with this theta^2."""
         return ReleaseCost(accounting.Gaussian(1 / math.sqrt(self.theta_squared)), 0.0)
 
 
 class Opened(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="opened"):
-    """The first line: the run id and the budget."""
+    """The first line: the run id, in `previous`, and the budget."""
 
     previous: str
     delta: float
@@ -88,9 +96,10 @@ class Opened(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
 
 
 class Counted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="counted"):
-    """Clients are asked for uploads; their owners may have counted this cost even if the round fails.
+    """Clients are about to be asked for uploads; their owners may count this cost, even if the round then fails.
 
-    `cost` is theta^2 (docs/accounting.md), or None if owners count no cost.
+    `cost` is theta^2, the squared parameter of theta-GDP (docs/accounting.md), or None if owners count no cost.
+    `distance` is the total variation distance between the noise that is drawn and the noise that is analysed.
     """
 
     previous: str
@@ -101,14 +110,14 @@ class Counted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
 
 
 class Reserved(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="reserved"):
-    """A round is charged at the least noise it may have; only after this line may an unmask request leave."""
+    """A round is charged at the least noise with which it can end; no unmask request is sent before this line."""
 
     previous: str
     charge: Charge
 
 
 class Refused(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="refused"):
-    """A round would exceed the budget; if this is the last line, the budget ended the run."""
+    """A round is refused because it would exceed the budget; if this is the last line, the budget ended the run."""
 
     previous: str
     charge: Charge
@@ -123,7 +132,7 @@ class Completed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fie
 
 
 class RunCharged(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="run"):
-    """A whole run over the same data is charged to every client, at cost theta^2; the run's next line replaces it."""
+    """A whole run over the same data is charged to every client; a later line about the same run replaces this one."""
 
     previous: str
     run: str
@@ -133,7 +142,7 @@ class RunCharged(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
 
 
 class Succeeded(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="succeeded"):
-    """The run ends and a successor with other members begins, which continues the spending of every client."""
+    """The run ends; its successor `run`, with other members and this budget, continues the spending of every client."""
 
     previous: str
     run: str
@@ -145,7 +154,7 @@ Entry = Opened | Counted | Reserved | Refused | Completed | RunCharged | Succeed
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """Return an entry as a line, with a hash of itself at the end."""
+    """Return an entry as a line of the file, with the hash `check` of the rest of the line as its last field."""
     body = msgspec.json.encode(entry, enc_hook=write_fraction)[:-1]
     return b'%b,"check":"%b"}\n' % (body, hashlib.sha256(body).hexdigest().encode())
 
@@ -185,7 +194,7 @@ def read_fraction(kind: type, value: object) -> Fraction:
 
 @dataclass(frozen=True)
 class LedgerRound:
-    """A charged round: reserved, or completed when every chunk has an outcome."""
+    """A charged round: completed if it has the outcomes of its chunks, otherwise reserved."""
 
     charge: Charge
     outcomes: tuple[ChunkOutcome, ...] = ()
@@ -248,7 +257,7 @@ class ChargedRounds(MutableMapping[int, LedgerRound]):
 
 
 def check_known_dropouts(charge: Charge, chunk: int, outcome: ChunkOutcome) -> None:
-    """Raise InputError if a chunk was charged for a known number of dropouts and its outcome has another."""
+    """Raise InputError if a chunk was charged for a known number of dropouts, and its outcome has another number."""
     lost = charge.largest - len(charge.clients) + len(outcome.dropped)
     if charge.dropped and charge.dropped[chunk] not in (None, lost):
         raise InputError(f"chunk {chunk} was charged for {charge.dropped[chunk]} dropouts and has {lost}")
@@ -257,7 +266,7 @@ def check_known_dropouts(charge: Charge, chunk: int, outcome: ChunkOutcome) -> N
 def check_outcome(charge: Charge, run: bytes, chunk: int, outcome: ChunkOutcome) -> None:
     """Raise InputError unless the variances of a chunk follow from its noise plan and its survivors.
 
-    The variance left may be larger than the charged one, by excess noise that could not be removed.
+    The variance left may be larger than plan and survivors say, because some excess noise could not be removed.
     """
     gone, plan = set(outcome.dropped), charge.plans[chunk]
     survivors = [u for u in charge.clients if u not in gone]

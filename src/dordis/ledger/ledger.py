@@ -1,7 +1,8 @@
 """The privacy ledger of a run: it charges a round, on disk, before the server asks for anything that costs privacy.
 
-Every line has the hash of the line before, so that altered, moved or missing lines raise `LedgerDamaged`.  The file
-alone cannot show that its last lines are missing: keep an earlier `head`, and pass it to `verify_ledger`.
+Every line states the hash of the line before it, so that altered, moved or missing lines raise `LedgerDamaged`.  The
+file alone cannot show that its last lines are missing: keep a `head`, the hash of the last line at some time, and pass
+it to `verify_ledger`.
 """
 
 import hashlib
@@ -47,9 +48,10 @@ _CHANGED = "the privacy ledger lost or changed lines since it was last read: res
 
 
 class Ledger:
-    """The ledger of a run: `reserve` charges a round before its first unmask request, `complete` after its output.
+    """The ledger of a run: `reserve` charges a round before its first unmask request.
 
-    A round without an output stays charged in full, and so does a round that was reserved before a restart.
+    When the round has an output, `complete` replaces this charge by the actual one.  A round that never has an output,
+    for example because the server stopped, stays charged as it was reserved.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -65,7 +67,7 @@ class Ledger:
 
     @classmethod
     def create(cls, path: Path, run: bytes, budget: Budget) -> "Ledger":
-        """Create the ledger of a run, whose id `run` is the hash of its manifest; raise InputError if a file exists."""
+        """Create the ledger of a run, whose id `run` is the hash of its manifest; raise InputError if `path` exists."""
         try:
             write_new(path, _first_line(run, budget))
         except FileExistsError:
@@ -79,7 +81,10 @@ class Ledger:
 
     @classmethod
     def succeed(cls, earlier: "Ledger", path: Path, run: bytes, budget: Budget) -> "Ledger":
-        """Create the ledger of a successor run from all lines of the earlier ledger, which takes no more lines."""
+        """Create the ledger of a successor run as a copy of the earlier ledger, to which a last line is added first.
+
+        The last line names the successor; after it the earlier ledger takes no more lines.
+        """
         check_run_id(run)
         check_client_unit(budget)
         epsilon = None if budget.epsilon is None else float(budget.epsilon)
@@ -96,9 +101,10 @@ class Ledger:
             return account.run
 
     def check_budget(self, charge: Charge) -> None:
-        """Raise `BudgetExceeded` if a round, at its reserved noise, takes one of its clients beyond the budget.
+        """Raise `BudgetExceeded` if a round would take one of its clients beyond the budget.
 
-        A round that is already charged is accepted.
+        The cost is that of the least noise with which the round can end: after the dropouts in `charge` where they are
+        known, otherwise after up to T dropouts.  A round that is in the ledger with the same charge is accepted.
         """
         with self._locked() as (account, _):
             known = account.rounds.get(charge.index)
@@ -108,8 +114,8 @@ class Ledger:
     def record_owner_charges(self, index: int, clients: Iterable[int], cost: RoundCost) -> None:
         """Record durably, before the first upload request, the cost that the owners of these clients may count.
 
-        With open arrival every client is recorded when it comes; then only the last earlier line is verified.
-        `reserve` verifies all lines before the disclosure.
+        With open arrival this is called for every client that comes.  To be fast it verifies only the last line of the
+        file as it was read before, and the lines after it; `reserve` verifies all lines before the disclosure.
         """
         known = None if cost.theta_squared == math.inf else cost.theta_squared
         charge = OwnerCharge(tuple(sorted(clients)), known, cost.distance)
@@ -118,7 +124,7 @@ class Ledger:
             self._record(file, Counted(self._reader.head, index, *astuple(charge)))
 
     def reserve(self, charge: Charge) -> None:
-        """Charge a round durably, before its first unmask request; raise `BudgetExceeded` beyond the budget.
+        """Charge a round durably, before its first unmask request; raise as `check_budget` does.
 
         A resumed round with the same charge is not charged again.
         """
@@ -148,7 +154,7 @@ class Ledger:
             self._record(file, Completed(self._reader.head, index, outcomes))
 
     def charge_run(self, run: bytes, charge: RunCharge) -> None:
-        """Charge a whole other run over the same data, durably; raise `BudgetExceeded` if a client cannot afford it.
+        """Charge another run over the same data as a whole; raise `BudgetExceeded` if a client cannot afford it.
 
         A later, smaller charge of the same run replaces the earlier one.
         """
@@ -198,7 +204,7 @@ class Ledger:
     def _locked(self, *, whole: bool = True) -> Iterator[tuple[Account, LockedFile]]:
         """Lock the file; yield the account of its lines and the file.
 
-        All lines are verified again if `whole`; otherwise only the last known line and those after it.
+        If `whole`, all lines are verified again; otherwise only the last line that was read before and the new lines.
         """
         try:
             with self._file.locked() as file:
@@ -229,15 +235,15 @@ class _LedgerReader:
         return self.heads[-1]
 
     def read(self, data: bytes) -> Account:
-        """Return the account with the lines added since the last call; raise LedgerDamaged if earlier lines changed."""
+        """Apply the lines added since the last call and return the account; raise LedgerDamaged if others changed."""
         if hashlib.sha256(data[: self._size]).digest() != self._hash.digest():
             raise LedgerDamaged(_CHANGED)
         return self._read_lines(data[self._size :])
 
     def read_new(self, file: LockedFile) -> Account:
-        """Return the account with the lines added since the last call; of earlier lines verify only the last.
+        """Apply the lines added since the last call and return the account; of earlier lines verify only the last.
 
-        The last line has the hash of all lines before it.
+        The last line commits to all lines before it, because every line states the hash of the line before.
         """
         data = file.read(self._size - self._last)
         if self.heads and hashlib.sha256(data[: self._last]).hexdigest() != self.head:
@@ -288,8 +294,7 @@ class _LedgerReader:
 def verify_ledger(path: Path, *, run: bytes | None = None, head: str | None = None) -> LedgerSummary:
     """Return the summary of a ledger, with every line verified and every charge and epsilon recomputed.
 
-    Raise `LedgerDamaged` if a line is invalid, if the ledger is not of the given `run`, or if no line has the hash
-    `head`.
+    Raise `LedgerDamaged` if a line is invalid, if the ledger is not of the given `run`, or if no line hashes to `head`.
     """
     account, heads = read_ledger(path, run)
     if head is not None and head not in heads:
@@ -325,13 +330,13 @@ def check_whole(line: bytes, number: int, before: int) -> None:
 
 
 def check_chained(entry: Entry, head: str, number: int) -> None:
-    """Raise LedgerDamaged unless the line has the hash of the line before it."""
+    """Raise LedgerDamaged unless the line states `head`, the hash of the line before it, as `previous`."""
     if entry.previous != head:
         raise LedgerDamaged("does not follow the line before it: one is missing, or was moved or altered", number)
 
 
 def check_run(account: Account, run: bytes | None) -> None:
-    """Raise LedgerDamaged if the ledger is of another run than the given one, or if that run was succeeded."""
+    """Raise LedgerDamaged if the ledger is of another run than the given one, or if a successor has taken it over."""
     if run is not None and account.predecessor is not None and account.predecessor.run == run:
         raise LedgerDamaged(
             f"this run was succeeded by the run {account.run.hex()[:16]}: continue that one; if the machine stopped "

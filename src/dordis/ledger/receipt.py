@@ -1,8 +1,8 @@
 """The receipt of a round: the evidence about it that server, clients and auditors keep.
 
 It has the agreed parameters, the survivors with the quorum's signatures, the noise planned and charged, the epsilon
-spent so far, and the head of the privacy ledger after the round: a ledger without that line was cut.  Every receipt has
-the hash of the receipt before it, so that the last one commits to all.
+spent so far, and the head of the privacy ledger, which is the hash of its last line after the round: a ledger without
+this line was cut.  Every receipt states the hash of the receipt before it, so that the last receipt commits to all.
 """
 
 import hashlib
@@ -29,7 +29,11 @@ def receipt_name(index: int) -> str:
 
 
 class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The receipt of a round; variances are given for every chunk, in squared integer units."""
+    """The receipt of a round.
+
+    `planned`, `left` and `charged` are variances of the noise in the sum of every chunk, in squared integer units: the
+    planned central variance, the variance of all noise in the sum, and the part that counts for privacy.
+    """
 
     run: str
     index: int
@@ -65,7 +69,7 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         previous: str,
         arrived: Collection[int] = (),
     ) -> "Receipt":
-        """Return the receipt of a finished round; `arrived` has its clients if the parameters list none."""
+        """Return the receipt of a finished round; `arrived` has the round's clients if the parameters list none."""
         return cls(
             run=parameters.run.hex(),
             index=parameters.index,
@@ -101,7 +105,7 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def digest(self) -> str:
-        """Return the hash of this receipt, in hex, which the next receipt has as `previous`."""
+        """Return the hash of this receipt, in hex, which the next receipt states as `previous`."""
         return hashlib.sha256(b"dordis/v1/receipt" + self.to_bytes()).hexdigest()
 
     @property
@@ -149,7 +153,7 @@ def last_digest(directory: Path, open_round: int | None = None) -> str:
 
 
 def check_chain(receipts: Mapping[int, Receipt]) -> None:
-    """Raise LedgerDamaged unless every receipt has the hash of the one before: none was replaced, added or removed."""
+    """Raise LedgerDamaged if a receipt was replaced, added or removed: each states the hash of the one before it."""
     previous = FIRST
     for index, receipt in sorted(receipts.items()):
         if receipt.previous != previous:

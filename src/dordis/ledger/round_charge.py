@@ -2,10 +2,10 @@
 
 A round is charged before its first unmask request, at the least noise that its parameters allow.  Every cost can be
 recomputed without the code of the mechanism.  The cost of Skellam noise, the protocol's own, follows from sensitivity,
-length and variance.  For other mechanisms the ledger stores a price list: the cost for each variance that may count
-with up to T dropouts; rounds with more have no output.  The variance is that of the protocol's noise, or of noise
-shares that clients add outside the protocol, listed under the scheme `orig`.  A mechanism with neither, such as the
-Gaussian baselines, has one price, which must hold for every dropout.
+length and variance.  For another mechanism the ledger stores a price list: the cost for each noise variance that up to
+T dropouts can leave; with more dropouts a round has no output.  This is the variance of the noise that the protocol
+adds, or of noise that clients add outside the protocol; then the scheme is `orig`.  If there is no such noise, as with
+the Gaussian baselines, the list has one price, which must hold for any dropouts.
 
 The samplers of Skellam and discrete Gaussian noise deviate slightly from their laws; this distance is charged.  Other
 noise is charged as its mechanism states: the Gaussian baselines as if floats were real numbers.
@@ -63,7 +63,7 @@ Term = SkellamTerm | DiscreteGaussianTerm | GaussianTerm
 
 
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The cost of a release if this variance of the noise counts for privacy."""
+    """The cost of a release if the part of the noise that counts for privacy has this variance."""
 
     variance: Fraction
     terms: tuple[Term, ...]
@@ -77,10 +77,10 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class NoisySum(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One noisy sum over one or several chunks: its sensitivity, and the least noise variance of these chunks.
 
-    `l2_squared` and `l1` are Delta2^2 and Delta1, the sensitivities in the norms L2 (squared) and L1, in integer units;
-    `variance` is the one that counts for privacy.
+    `l2_squared` and `l1` are Delta2^2 and Delta1, the sensitivities in the norms L2 (squared) and L1, in integer units.
+    `variance` is the variance of the noise that counts for privacy.
     `mechanism` is None for Skellam noise, the protocol's own.  If `brought`, clients add the noise outside the
-    protocol, so that the protocol's outputs do not include it.
+    protocol, so that the protocol's outputs do not include this noise.
     """
 
     l2_squared: int
@@ -116,7 +116,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     A chunk whose survivors are not fixed yet is charged at the least noise that up to T dropouts leave.  The update and
     every further release are charged.  `failure` is the chance that the round's graph is insecure or that the round has
-    more than T_C colluders.
+    more than T_C colluders.  `fraction` and `reserve` are those of `NoisePlan`.
     """
 
     index: int
@@ -133,7 +133,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     dropped: tuple[int | None, ...] = ()
     """Number of dropouts of each chunk, None if its survivors were not fixed at the charge; empty if all are None."""
     n_max: int = 0
-    """With open arrival the largest number of clients in a sum, and `clients` are those that came; otherwise 0."""
+    """With open arrival, the largest number of clients in a sum, while `clients` are those that came; otherwise 0."""
 
     @classmethod
     def from_parameters(
@@ -199,7 +199,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         )
 
     def costs(self, charged: Sequence[Fraction] | None = None) -> tuple[ReleaseCost, ...]:
-        """Return the cost of every release, given the charged variance of every chunk; by default the reserved ones."""
+        """Return the cost of every release: at the variance `charged` for each chunk, or else at the least variance."""
         components = len(self.plans[0].base) + len(self.plans[0].removable)
         costs = []
         for release in self.releases:
@@ -209,7 +209,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     @cached_property
     def reserved_costs(self) -> tuple[ReleaseCost, ...]:
-        """Return the cost of every release at the reserved noise."""
+        """Return the cost of every release at the least noise with which the round can end."""
         return self.costs()
 
     @property
@@ -227,7 +227,10 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 @dataclass(frozen=True)
 class OwnerCharge:
-    """The largest cost theta^2 that the owners of `clients` counted for a round; `cost` is None if they count none."""
+    """The largest cost theta^2 that the owners of `clients` counted for a round; `cost` is None if they count none.
+
+    `distance` is the total variation distance between the noise that is drawn and the noise that is analysed.
+    """
 
     clients: tuple[int, ...]
     cost: float | None
@@ -273,7 +276,7 @@ def check_chunks_covered(spread: Sequence[Sequence[int]], chunks: int) -> None:
 
 
 def priced_mechanism(parameters: Parameters, given: Mechanism | None = None) -> Mechanism | None:
-    """Return the given mechanism, or else that of the parameters, if it has a price list; otherwise None."""
+    """Return the given mechanism, or else the mechanism of the parameters, if it has a price list; otherwise None."""
     if given is not None:
         check_agreed(parameters, given)
         check_scheme(parameters, given)
@@ -283,7 +286,7 @@ def priced_mechanism(parameters: Parameters, given: Mechanism | None = None) -> 
 
 
 def noise_plans(parameters: Parameters, priced: Mechanism | None) -> tuple[NoisePlan, ...]:
-    """Return the noise plan of each chunk: the protocol's, or that of noise which clients add outside the protocol."""
+    """Return the noise plan of each chunk: of the protocol's noise, or of noise that clients add outside it."""
     if priced is None or not priced.share:
         return parameters.plans
     if parameters.encoding.further_releases:
@@ -299,7 +302,7 @@ def noise_plans(parameters: Parameters, priced: Mechanism | None) -> tuple[Noise
 def noisy_sums(
     plans: Sequence[NoisePlan], sums: Sequence[tuple[Sensitivity, Sequence[int]]], priced: Mechanism | None
 ) -> tuple[NoisySum, ...]:
-    """Return the noisy sums of a round: the first with the price list, if any, the others under Skellam noise."""
+    """Return the noisy sums of a round: the first with the price list of `priced`, the others under Skellam noise."""
     releases: list[NoisySum] = []
     for changed, chunks in sums:
         noise = [plans[chunk] for chunk in chunks]
@@ -356,7 +359,7 @@ def check_noise(release: NoisySum, plans: Sequence[NoisePlan]) -> None:
 
 
 def check_price(price: Price, clients: int, brought: Fraction | None = None) -> None:
-    """Raise InputError if a price has no terms, a number out of range, or an unknown divergence."""
+    """Raise InputError if a price has no terms, a number out of range, or a divergence that is not at least 0."""
     if not price.terms:
         raise InputError("a price has no terms, so the release would cost nothing")
     for term in price.terms:

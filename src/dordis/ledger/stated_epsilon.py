@@ -2,7 +2,8 @@
 
 The epsilon spent may be stated if all planned rounds took place, or if the budget refused the next round: then the end
 of the run did not depend on its results.  In all other cases the budget is stated.  A successor states at least the
-budget of every predecessor: otherwise a smaller budget could hide that a run was stopped because of its results.
+budget of every predecessor: otherwise a successor with a small budget could hide that the run before it was stopped
+because of its results.
 """
 
 from collections import Counter
@@ -80,7 +81,7 @@ def _basis(account: Account, manifest: Manifest | None, recorded: int) -> Basis:
 
 
 def predecessor_budgets(account: Account, manifest: Manifest | None) -> list[Budget]:
-    """Return the budgets of all predecessors in the ledger, and the largest one, which the manifest names."""
+    """Return the budgets of all predecessors in the ledger, and the largest of them as the manifest states it."""
     budgets = [one.budget for one in account.lineage() if one is not account and one.budget.epsilon is not None]
     before = None if manifest is None else manifest.predecessor
     if before is not None and before.budget is not None:
@@ -96,11 +97,12 @@ def epsilon_at_delta(budget: Budget, delta: float) -> float:
 
 
 def is_ended_by_budget(account: Account, manifest: Manifest) -> bool:
-    """Tell whether the last ledger line is a planned round that the budget refused.
+    """Tell whether the budget ended the run: the ledger's last line refuses a round, and this round fits the plan.
 
-    Reading the ledger has checked that the refused round exceeds the budget.  Here it is compared with the plan: it
-    must be like the run's rounds, exceed the budget at the remaining delta, and be affordable without dropout as often
-    as a client may take part.  So a forged line lowers the stated epsilon by the cost of about one round.
+    Reading the ledger has checked that the refused round exceeds the budget.  To fit the plan, the refused round must
+    be like the run's rounds (`is_like_rounds`), exceed the budget by its cost alone (`Account.is_beyond_budget`), and
+    be affordable without dropout as often as a client may take part.  So a forged line can lower the stated epsilon by
+    no more than about the cost of one round.
     """
     refused = account.refused
     if refused is None or not manifest.trust.stops or manifest.budget is None:
@@ -111,10 +113,10 @@ def is_ended_by_budget(account: Account, manifest: Manifest) -> bool:
 
 
 def is_like_rounds(refused: Charge, account: Account, manifest: Manifest) -> bool:
-    """Tell whether a refused round has the plan's T_C colluders, at most the plan's T / n, and the run's noise law.
+    """Tell whether a refused round has the plan's T_C, at most the plan's T / n, and the noise of the run's rounds.
 
-    Scheme, chance of failure and prices must be those of the first charged round, which the receipts confirm: with
-    others a forged round could be cheap without dropout and expensive with it.
+    Scheme, chance of failure, mechanisms and prices must equal those of the first charged round, which the receipts
+    confirm.  Otherwise a forged round could be cheap without dropout and expensive with dropout.
     """
     charged = [next(iter(one.rounds.values())).charge for one in account.lineage() if one.rounds]
     if not charged or _noise_law(refused) != _noise_law(charged[0]) or refused.colluders != manifest.plan.colluders:
@@ -127,14 +129,14 @@ def _noise_law(charge: Charge) -> tuple[object, ...]:
 
 
 def _planned_epsilon(charge: Charge, account: Account, cap: int) -> float:
-    """Return the epsilon of `cap` rounds like this one without dropout."""
+    """Return the epsilon of `cap` rounds that each cost what this one costs without dropout."""
     left = account.budget.delta - float(account.failure(charge))
     costs = Counter({cost: cap * times for cost, times in Counter(charge.without_dropout.costs()).items()})
     return account.compose(frozenset(costs.items()), left)
 
 
 def check_budget_stated(account: Account, manifest: Manifest) -> None:
-    """Raise LedgerDamaged unless the budget in the ledger is the manifest's; None for runs that never stop."""
+    """Raise LedgerDamaged unless the ledger has the manifest's budget, with epsilon None for runs that never stop."""
     planned = manifest.plan.records or None
     paper = manifest.config.get("privacy", {}).get("accounting") == PAPER
     expected = Budget(manifest.budget if manifest.trust.stops else None, manifest.plan.delta, planned, paper)
@@ -151,8 +153,9 @@ def _describe(budget: Budget) -> str:
 
 @dataclass(frozen=True)
 class LedgerSummary:
-    """The recomputed content of a ledger: epsilon spent by every client at `delta`; client `worst` has spent most.
+    """The recomputed content of a ledger.
 
+    `clients` has the epsilon that every client has spent, at `delta`; `worst` is the client that has spent most.
     `head` is the hash of the last line; keep it to verify later that no line is missing.
     """
 
@@ -160,7 +163,7 @@ class LedgerSummary:
     head: str
     lines: int
     reserved: int
-    """Number of rounds charged in full: still open, or failed after an unmask request."""
+    """Number of rounds that are charged and not completed: still open, or failed after the charge."""
     completed: int
     delta: float
     budget: float | None

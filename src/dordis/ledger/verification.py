@@ -1,9 +1,9 @@
 """Verification of receipts and runs: their files agree, and receipts hold without trust in the server that wrote them.
 
 The files of a run are ledger, receipts, records of rounds, and model (`check_evidence`).  A ledger that was shortened,
-or altered and hashed again, is valid by itself.  But receipts name the ledger's head after every finished round, and
-records and model name the rounds, so missing lines are found.  Consistent changes of all files are found only by
-signatures, or by parties that kept a head or a receipt.
+or altered and hashed again, is valid by itself.  But every receipt states the ledger's head, the hash of its last line
+after the round, and records and model name the rounds, so missing lines are found.  Consistent changes of all files are
+found only by signatures, or by parties that kept a head or a receipt.
 
 A receipt is recomputed: its parameters must have the stated hash and keep the protocol's rules, the charged noise must
 follow from noise plan and survivors, and a quorum must have signed the survivors.  A run is verified if its files
@@ -70,7 +70,7 @@ def verify_run(run: StoredRun, registry: Registry | None = None) -> VerifiedRun:
     """Verify all files of a run; raise LedgerDamaged if they disagree, or if a receipt does not verify.
 
     Signatures are verified with the keys of `registry`, or else of the registry that the server stored with the run.
-    Either must have the root in the manifest.
+    Each of these two registries must have the root that the manifest states.
     """
     stored = read_stored_registry(run)
     for known in (stored, registry):
@@ -125,7 +125,7 @@ def builtin_protocol(name: str) -> SummingProtocol:
 
 
 def check_root(registry: Registry, run: StoredRun) -> None:
-    """Raise LedgerDamaged unless the registry has the root in the run's manifest."""
+    """Raise LedgerDamaged unless the registry has the root that the run's manifest states."""
     if registry.root().hex() != run.manifest.registry:
         raise LedgerDamaged(
             f"the manifest of the run at {run.path} names another registry than the given one: get the registry that "
@@ -134,7 +134,7 @@ def check_root(registry: Registry, run: StoredRun) -> None:
 
 
 def check_parameters(receipt: Receipt, parameters: Parameters) -> None:
-    """Raise LedgerDamaged unless the parameters in a receipt have its hash, run, index, model and clients."""
+    """Raise LedgerDamaged unless the agreed parameters match the hash, run, index, model and clients in a receipt."""
     written = (receipt.parameters, receipt.run, receipt.index, receipt.model)
     if written != (parameters.digest.hex(), parameters.run.hex(), parameters.index, parameters.model.hex()):
         raise LedgerDamaged(f"the receipt of round index {receipt.index} does not fit the parameters in it")
@@ -187,8 +187,8 @@ def verify_signatures(
 def check_charge(parameters: Parameters, account: Account) -> None:
     """Raise LedgerDamaged if the ledger's charge of a round does not follow from its parameters.
 
-    Compared are clients, noise plan, and sensitivity and length of every sum.  The cost of a third party's mechanism
-    cannot be recomputed; the ledger's entry is believed.
+    This compares the clients, the noise plan, and the sensitivity and length of every sum.  The cost of a third party's
+    mechanism cannot be recomputed here, so the ledger is believed.
     """
     charged = account.rounds[parameters.index].charge
     if parameters.encoding.mechanism not in TABLE:
@@ -207,7 +207,7 @@ def _terms(charge: Charge) -> tuple[object, ...]:
 
 
 def check_epsilon(receipt: Receipt, account: Account) -> None:
-    """Raise LedgerDamaged unless the epsilon in a receipt is the ledger's after that round."""
+    """Raise LedgerDamaged unless the epsilon in a receipt is the one that the ledger gives after that round."""
     if receipt.epsilon is None or not is_close(receipt.epsilon, account.epsilon_after(receipt.index)):
         raise LedgerDamaged(
             f"the receipt of round index {receipt.index} states the epsilon {receipt.epsilon}, and the ledger gives "
@@ -239,7 +239,7 @@ def check_evidence(run: StoredRun) -> LedgerSummary | None:
 
 
 def check_predecessor(named: Predecessor | None, account: Account, heads: Collection[str]) -> None:
-    """Raise LedgerDamaged unless the ledger contains that of the predecessor in the manifest, if there is one."""
+    """Raise LedgerDamaged unless the ledger continues the ledger of exactly the predecessor that the manifest names."""
     before = "" if account.predecessor is None else account.predecessor.run.hex()
     if before != ("" if named is None else named.run) or (named is not None and named.head not in heads):
         raise LedgerDamaged(
@@ -262,7 +262,7 @@ def check_receipt(receipt: Receipt, run: StoredRun) -> None:
 
 
 def check_receipts(receipts: Mapping[int, Receipt], account: Account, heads: Collection[str]) -> None:
-    """Raise LedgerDamaged if the ledger lacks the head in a receipt, or its round, clients and dropouts differ."""
+    """Raise LedgerDamaged if the ledger lacks the head in a receipt, or its round differs from the receipt's."""
     for index, receipt in receipts.items():
         if receipt.ledger not in heads:
             raise LedgerDamaged(
@@ -274,7 +274,7 @@ def check_receipts(receipts: Mapping[int, Receipt], account: Account, heads: Col
 
 
 def check_order(run: StoredRun) -> None:
-    """Raise LedgerDamaged unless recorded rounds and model have consecutive numbers and increasing indices."""
+    """Raise LedgerDamaged unless the rounds in records and model have consecutive numbers and increasing indices."""
     numbers, indices = [record.number for record in run.rounds], [record.index for record in run.rounds]
     expected = list(range(run.manifest.before + 1, run.manifest.before + 1 + len(numbers)))
     if numbers != expected or indices != sorted(set(indices)):
@@ -282,7 +282,7 @@ def check_order(run: StoredRun) -> None:
 
 
 def check_rounds(rounds: Collection[RoundRecord], receipts: Mapping[int, Receipt], account: Account) -> None:
-    """Raise LedgerDamaged if a recorded round lacks a receipt, or a completed charge, with the same clients."""
+    """Raise LedgerDamaged unless every recorded round has a completed charge, and a receipt that matches the record."""
     for record in rounds:
         known = account.rounds.get(record.index)
         if known is None or known.state != "completed":
@@ -311,7 +311,7 @@ def is_close(first: float | None, second: float | None) -> bool:
 
 
 def check_recorded(run: StoredRun, stated: StatedEpsilon) -> None:
-    """Raise LedgerDamaged if the result states or spends a larger epsilon than the ledger gives."""
+    """Raise LedgerDamaged if the run's result has a larger epsilon, spent or stated, than the ledger gives."""
     if run.result is None:
         return
     for said, known in ((run.result.spent, stated.spent), (run.result.epsilon, stated.epsilon)):
@@ -330,6 +330,6 @@ def check_model(run: StoredRun) -> None:
 
 
 def check_last(run: StoredRun) -> None:
-    """Raise LedgerDamaged if the model is not the one after the last recorded round."""
+    """Raise LedgerDamaged if there is a model, and it is not the model after the last recorded round."""
     if run.rounds and run.rounds[-1] != run.last and (run.path / MODEL).exists():
         raise LedgerDamaged(f"the {MODEL} of the run at {run.path} is not the one after its last round: restore it")

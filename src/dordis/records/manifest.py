@@ -33,7 +33,7 @@ class PlanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The planned epsilon; None if no epsilon is proved."""
     delta: float
     cap: int
-    """The number of rounds that the guarantee counts for one client."""
+    """The number of rounds of one client, or of events of one record, that the guarantee covers."""
     threshold: int
     tolerance: int
     colluders: int
@@ -45,7 +45,7 @@ class PlanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     projection_error: float | None = None
     """The largest error that folding adds to a sum, as a fraction of sigma."""
     quantile: float | None = None
-    """The quantile of the norms that the clip bound follows, starting at `clip`; None if the bound is fixed."""
+    """The quantile of the updates' norms to which the clip bound adapts, beginning at `clip`; None if it is fixed."""
     multiplier: float | None = None
     """The noise multiplier: standard deviation over sensitivity; None if clients add no noise."""
     times_trusted: float | None = None
@@ -59,7 +59,7 @@ class PlanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Trust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The facts from which all statements about trust in the parties of a run follow."""
+    """The facts from which all statements follow about whom the clients of a run trust."""
 
     proves: bool
     """Whether the run has an epsilon."""
@@ -129,7 +129,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stages: tuple[str, ...] = ()
     """The protocol's requests at which a client can drop out, in order."""
     consents: tuple[str, ...] = ()
-    """The permissions of owners' policies beyond the default policy."""
+    """What the owners' policies permit beyond the default policy."""
     unit: str = ""
     """The application's description of one client, the unit of privacy."""
     measured: str = ""
@@ -138,7 +138,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     where: str = ONE_PROCESS
     """Description of where the clients of a simulation ran."""
     first_line: int | None = None
-    """The line of the beacon, counted from 0, with the value of round 0; its time is later than `created`."""
+    """Number, from 0, of the beacon's line whose value is for round 0; the line's time is later than `created`."""
     members: dict[int, str] | msgspec.UnsetType = msgspec.UNSET
     """The members of a deployed run: ids and fingerprints of their keys (`Registry.fingerprints`)."""
 

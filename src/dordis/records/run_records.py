@@ -1,7 +1,8 @@
 """The records of a run: one directory with everything that a report, a resumed run or a regulator needs.
 
-A round is finished when its checkpoint is written.  The checkpoint replaces the one before in one step and also holds
-the round's lines, so that a run stopped at any moment can resume after its last finished round.
+A round is finished when its checkpoint is written.  The checkpoint replaces the checkpoint before it in one step.  It
+also has the lines about the round that other files get, so that a run stopped at any moment can resume after its last
+finished round.
 """
 
 import hashlib
@@ -46,7 +47,8 @@ Kind = TypeVar("Kind")
 class FailedAttempt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A failed attempt at a round, which is tried again under the next index unless its tries are used up.
 
-    It is a line of `failures.jsonl`, and part of the line of its round if the same process finished that round.
+    It is a line of `failures.jsonl`.  If the process that recorded it also finished the round, it is in the round's
+    record too.
     """
 
     index: int
@@ -54,7 +56,7 @@ class FailedAttempt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     evicted: tuple[int, ...] = ()
     """Clients evicted because of this attempt."""
     survivors: tuple[int, ...] = ()
-    """The clients in an impossible sum, which one of them or the server caused; empty for other failures."""
+    """The clients in an impossible sum: one of them, or the server, caused it.  Empty for other failures."""
 
 
 class Eviction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -78,7 +80,7 @@ class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The round's index in its run; failed attempts use up indices too."""
     started: str
     seconds: float
-    """Seconds until the round was evaluated, or until the next round began if that was earlier."""
+    """Seconds from the round's start until it was evaluated, or until the next round began if that was earlier."""
     stages: dict[str, float]
     """Seconds of every stage, in order; stages of several chunks may overlap."""
     clients: tuple[int, ...]
@@ -92,9 +94,9 @@ class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wanted: float | None
     """Planned central variance, sigma*^2, in squared integer units; None without noise."""
     left: float | None
-    """Variance of the noise in the sum, the least over the chunks."""
+    """Variance of the noise in the sum, of the chunk with the least `charged`."""
     charged: float | None
-    """Variance that counts for privacy, the least over the chunks."""
+    """Variance of the noise that counts for privacy, the least over the chunks."""
     epsilon: float | None
     """Largest epsilon spent by a client so far; None if no epsilon is proved."""
     failures: tuple[FailedAttempt, ...] = ()
@@ -113,7 +115,7 @@ class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     clip: float | None = None
     """The clip bound; None if nothing is clipped."""
     below: float | None = None
-    """Noisy fraction of the norms below the clip bound; None if the bound is fixed."""
+    """Noisy estimate of the fraction of updates with a norm below the clip bound; None if the bound is fixed."""
     evicted: tuple[int, ...] = ()
     """Clients evicted after this round because they lied in it; its sum is right nevertheless."""
     sum_check: str = NOT_CHECKED
@@ -129,7 +131,7 @@ class RoundMetrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RunOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The end of a run; `stopped` is `rounds` (all finished), `budget`, `failed` (a round) or `interrupted`.
+    """The end of a run; `stopped` says why: all `rounds` finished, the `budget`, a `failed` round, or `interrupted`.
 
     `epsilon` is the stated epsilon (`ledger.stated_epsilon`), `spent` the largest epsilon spent by a client.
     """
@@ -158,7 +160,7 @@ class StoredRun:
     evictions: tuple[Eviction, ...] = ()
     """Evictions of this run and its predecessors."""
     last: RoundRecord | None = None
-    """The record of the round of the checkpoint."""
+    """The record of the round after which the checkpoint was written."""
     failures: tuple[FailedAttempt, ...] = ()
     """Failed attempts in the order of their indices, also of rounds that were finished later."""
 
@@ -244,7 +246,7 @@ class RunRecords:
         return _last_record(read_checkpoint_lines(self.path / MODEL), self.path)
 
     def reopen(self) -> None:
-        """Remove the outcome of a resumed run; until it ends again, its epsilon spent is only in the ledger."""
+        """Remove the outcome of a resumed run: until the run ends again, only the ledger has the epsilon spent."""
         (self.path / RESULT).unlink(missing_ok=True)
 
     def close(self, result: RunOutcome) -> None:

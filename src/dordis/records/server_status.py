@@ -17,7 +17,7 @@ from dordis.records.run_records import MANIFEST
 from dordis.rounds.arrivals import COMPLAINTS, decode_standing
 
 QUEUE = "queue.json"
-"""Name of the file in the folder of a queue that lists the begun runs by configuration."""
+"""Name of the file in the folder of a queue that lists, by configuration, the runs that have begun."""
 CONNECTED = "connected.json"
 """Name of the file in a run's directory that lists the connected clients."""
 
@@ -42,7 +42,7 @@ class RunQueue:
             raise InputError(f"there is no configuration in {self.folder}: put .toml files there")
 
     def entries(self) -> dict[str, QueuedRun | None]:
-        """Return the runs by the name of their configuration; None for a run that has not begun."""
+        """Return the run of each configuration, by the configuration's file name; None for a run that has not begun."""
         begun = self._begun()
         names = {path.name for path in self.folder.glob("*.toml")} | begun.keys()
         return {name: begun.get(name) for name in sorted(names)}
@@ -57,7 +57,7 @@ class RunQueue:
         return None
 
     def begin(self, name: str, run: Path) -> None:
-        """Record the run of a configuration."""
+        """Record that the run of the configuration `name` has begun, in the directory `run`."""
         self._write(self._begun() | {name: QueuedRun(str(run.resolve()))})
 
     def finish(self, name: str) -> None:
@@ -85,7 +85,7 @@ class ConnectedClients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def write_connected(path: Path, connected: ConnectedClients) -> None:
-    """Write the connected clients of a deployed run to a file for `dordis status`; a full disk is ignored."""
+    """Write the connected clients of a deployed run to a file for `dordis status`; errors of the disk are ignored."""
     if connected == read_connected(path):
         return
     with contextlib.suppress(OSError):
@@ -93,7 +93,7 @@ def write_connected(path: Path, connected: ConnectedClients) -> None:
 
 
 def read_connected(path: Path) -> ConnectedClients:
-    """Return the connected clients at the latest round; empty if the run is not deployed."""
+    """Return the connected clients at the latest round; empty without a readable file, as for simulated runs."""
     try:
         return msgspec.json.decode((path / CONNECTED).read_bytes(), type=ConnectedClients)
     except (OSError, msgspec.DecodeError):
