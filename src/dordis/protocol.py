@@ -1,8 +1,8 @@
 """The core of every protocol, free of I/O: messages, server workflows, client routines, and a client's journal.
 
-A protocol is two state machines.  The server is a sequence of steps; each is a generator that yields requests and is
-sent the replies.  The client is a table of the requests that it answers, in order.  Neither waits, reads a clock or
-uses a network: their drivers do.
+A protocol is two state machines.  The server is a sequence of steps, each a generator that yields requests and is sent
+the replies, or a computation.  The client is a table of the requests that it answers, in order.  Neither machine waits,
+reads a clock or uses a network: the drivers in `dordis.protocol_driver` do.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ import msgspec
 from dordis.errors import Aborted, UnexpectedRequest
 
 ClientId = NewType("ClientId", int)
-"""The id of a party in the registry, for clients and for helpers; `Message.role` tells them apart."""
+"""The id of a client or of a helper in the registry; whether it is a client's or a helper's, its `Role` says."""
 
 
 class Role(Enum):
@@ -27,7 +27,7 @@ class Role(Enum):
     CLIENT = "client"
     """A party that has data and contributes to sums."""
     HELPER = "helper"
-    """A party without data that helps to open sums."""
+    """A party without data that helps the server to unmask the sum; only some protocols have helpers."""
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -38,11 +38,11 @@ class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
     """
 
     reply: ClassVar["type[Message] | None"] = None
-    """The type of the reply to a request; None for a reply."""
+    """If this message is a request, the type of its reply; None if this message is itself a reply."""
     role: ClassVar[Role] = Role.CLIENT
-    """The role of the parties that answer a request."""
+    """If this message is a request, the role of the parties that answer it."""
     ahead: ClassVar[bool] = False
-    """Whether a request only asks a client to compute ahead for a later request; it need not be delivered."""
+    """Whether this request only lets a client compute early what a later request needs; a round works without it."""
     uploads: ClassVar[bool] = False
     """Whether the reply holds data of the client; if so, a participation is counted before the reply is sent."""
     discloses: ClassVar[bool] = False
@@ -62,7 +62,7 @@ class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
 
 
 class Garbled(Message, frozen=True):
-    """Stands for bytes that are not a valid reply; the server counts their sender as a liar."""
+    """Stands in for a reply that cannot be decoded; the server takes its sender for a liar, a party that deviates."""
 
 
 ENCODER = msgspec.msgpack.Encoder()
@@ -76,13 +76,13 @@ def reply_to(request: Message) -> type[Message]:
 
 
 def requests_in(namespace: Mapping[str, Any]) -> "tuple[type[Message], ...]":
-    """Return the requests that a module of messages defines, in the order of their definition."""
+    """Return the classes of requests in `vars(module)` of a module of messages, in the order of their definition."""
     kinds = (kind for kind in namespace.values() if isinstance(kind, type) and issubclass(kind, Message))
     return tuple(kind for kind in kinds if kind.reply is not None)
 
 
 Requests = Mapping[ClientId, Message]
-"""Requests by client; all requests of one batch are for the same role."""
+"""One batch of requests, by the client or helper that each is sent to; all receivers have the same role."""
 Replies = Iterable[tuple[ClientId, Message]]
 """An iterator of replies with their senders, so that a server can add up vectors without holding them all."""
 Flow = Generator[Requests, Replies, None]
@@ -91,13 +91,13 @@ Admit = Callable[[ClientId, Message], None]
 
 
 class OpenCall(Mapping[ClientId, Message]):
-    """A request to no client in particular: arriving clients answer it, until there are `most` replies or it is closed.
+    """A request without addressees: any arriving client may answer it, until it has `most` replies or is closed.
 
     The server's step passes its check of a reply as `admit`; the `RoundEngine` extends this check, so that it also
     counts participations and stores the reply durably.  Once `admit` has returned, the exchange acknowledges the reply
-    and passes it to the step.  `arrived` are the clients whose replies are stored already.  `visit` returns, for a
-    client, the server of the steps before the request, such as invitation and training; a client in the output of that
-    server may answer the call.  An exchange with a clock calls `close` at the deadline; after that no reply is
+    and passes it to the step.  `arrived` are the clients whose replies are stored already.  `visit` returns the server
+    of the steps that an arriving client takes first, such as invitation and training; the client may answer the call if
+    it is in the output of that server.  An exchange with a clock calls `close` at the deadline; after that no reply is
     admitted, not even by a restarted server.
     """
 
@@ -152,7 +152,7 @@ class Resource(Enum):
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a server, round trips or a computation of its own, and the resource that the step keeps busy."""
+    """A step of a server, and the resource it keeps busy.  `run` returns a generator, or computes and returns None."""
 
     run: Callable[[], Flow | None]
     resource: Resource
@@ -197,10 +197,10 @@ class Journal(Protocol):
     """
 
     def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> bytes:
-        """Return the reply stored under the key; if there is none, the new one that `respond` computes."""
+        """Return the reply stored under the key; if none is stored, call `respond` for state changes and the reply."""
 
     def since(self, claims: int) -> Sequence[bytes]:
-        """Return the state changes of all claims, the answered requests, after the first `claims`, in order."""
+        """Return the state changes of the claims (answered requests), in order, without the first `claims` ones."""
 
     def note(self, event: msgspec.Struct) -> None:
         """Store an event that a restored client needs, such as a received model or a computed update."""
@@ -216,7 +216,7 @@ class Journal(Protocol):
 
 
 def check_same_request(key: str, claimed: bytes, digest: bytes) -> None:
-    """Raise UnexpectedRequest if another request was answered under this key: one stage has one answer."""
+    """Raise UnexpectedRequest if a different request was answered under this key: a stage is answered only once."""
     if claimed != digest:
         raise UnexpectedRequest(f"another request was answered at {key} before")
 
@@ -229,7 +229,7 @@ class MemoryJournal:
         self._closed = False
 
     def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> bytes:
-        """Return the reply stored under the key; if there is none, the new one that `respond` computes."""
+        """Return the reply stored under the key; if none is stored, call `respond` for state changes and the reply."""
         if self._closed:
             raise Aborted("this client has left the round")
         if key not in self._claims:
@@ -239,7 +239,7 @@ class MemoryJournal:
         return reply
 
     def since(self, claims: int) -> Sequence[bytes]:
-        """Return the state changes of all claims, the answered requests, after the first `claims`, in order."""
+        """Return the state changes of the claims (answered requests), in order, without the first `claims` ones."""
         return [changes for _, changes, _ in islice(self._claims.values(), claims, None)]
 
     def note(self, event: msgspec.Struct) -> None:
@@ -259,7 +259,7 @@ class MemoryJournal:
 
 
 SETUP = -1
-"""The lane of the set-up; the lane of a chunk is its number.  A lane is a sequence of requests answered in order."""
+"""A lane is a sequence of requests that are answered in order: -1 is the lane of the set-up, k >= 0 that of chunk k."""
 
 
 class ClientState(msgspec.Struct):
@@ -311,7 +311,7 @@ def _change(state: ClientState, changes: bytes) -> None:
 
 
 class ProtocolClient(ABC, Generic[State]):
-    """The client of a protocol: it answers a set-up, then one routine for each chunk; any other request aborts it."""
+    """The client of a protocol: it answers the requests of the set-up, then those of the routine for every chunk."""
 
     def __init__(self, state: State, journal: Journal | None = None) -> None:
         self.state = state
@@ -341,7 +341,7 @@ class ProtocolClient(ABC, Generic[State]):
         try:
             if self.state.aborted:
                 raise Aborted("this client has left the round")
-            for changes in self._journal.since(self.state.answered):  # answers that another copy of this client gave
+            for changes in self._journal.since(self.state.answered):  # answers given before a restart
                 _change(self.state, changes)
             reply = self._answer(request)
             answered = True
@@ -351,7 +351,7 @@ class ProtocolClient(ABC, Generic[State]):
                 self.close()
 
     def close(self) -> None:
-        """Leave the round, finished or not: erase its secrets and refuse all later requests."""
+        """Leave the round, finished or not: erase this client's secrets and refuse all later requests."""
         self._journal.close()
         self.state = type(self.state)(answered=self.state.answered, aborted=True)
 

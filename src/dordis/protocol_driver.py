@@ -28,15 +28,15 @@ def advance(steps: Iterable[Step], exchange: Exchange) -> None:
 
 
 def begin(flow: Flow | None) -> Requests | None:
-    """Return the first requests of a flow, the generator of a step; None if it has none."""
+    """Start the flow of a step, its generator, and return its first requests; None if the step sends no requests."""
     return None if flow is None else next(flow, None)
 
 
 def resume(flow: Flow, replies: Replies) -> Requests | None:
     """Send the replies to the flow; return its next requests, or None at its end.
 
-    Replies may be computed on demand.  Replies that the flow leaves unread are computed too, so that every client gets
-    its request.
+    Some exchanges send a request only when its reply is read.  Therefore replies that the flow leaves unread are read
+    here, so that every client gets its request.
     """
     try:
         requests = flow.send(replies)

@@ -1,7 +1,7 @@
 """Messages as bytes: a version, a size limit, and only one valid encoding for each message.
 
-A message is a frame in MessagePack.  Its large field, if it has one, is the bulk: it travels beside the frame, so that
-it is never copied, and is empty in the frame.
+A message is sent as a frame in MessagePack.  The large field of a message, if it has one, is its bulk.  The bulk is
+sent beside the frame, so that it is never copied; in the frame the field is empty.
 """
 
 from functools import cache
@@ -47,7 +47,8 @@ def size(message: Message) -> int:
 def decode(data: bytes, kind: type[Kind], limit: int = LIMIT, bulk: Bulk = b"") -> Kind:
     """Return the message from its frame and bulk; `kind` is the expected class of messages, or a union of classes.
 
-    Raise MalformedMessage if the frame is too long, not canonical, or of another kind or version.
+    Raise MalformedMessage if the frame is too long, not canonical, or of another kind or version, or if bytes came
+    beside a frame whose message has no bulk.
     """
     check_size(data, limit)
     check_version(data)
@@ -75,7 +76,7 @@ def kind_of(data: bytes, kind: type[Kind]) -> type[Kind]:
 
 
 def carry(message: Message, kind: type[Kind]) -> Kind:
-    """Return a message encoded and decoded, as its receiver gets it."""
+    """Encode a message and return it decoded, as its receiver gets it."""
     return decode(encode(message), kind, bulk=bulk_of(message))
 
 
@@ -92,7 +93,10 @@ def check_version(data: bytes) -> None:
 
 
 def check_canonical(message: Message, data: bytes) -> None:
-    """Raise MalformedMessage unless a frame is canonical: keys once, numbers as short as possible, bulk field empty."""
+    """Raise MalformedMessage unless a frame is canonical: the one encoding of `message` that `encode` returns.
+
+    In a canonical frame each key occurs once, numbers are as short as possible, and the bulk field is empty.
+    """
     if encode(message) != data:
         raise MalformedMessage("this message is not in its canonical encoding")
 
@@ -104,6 +108,6 @@ def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
 
 @cache
 def _heads(kind: Any) -> tuple[tuple[bytes, Any], ...]:
-    """Return each class of a union, with the bytes by which its frames are recognised: the encoded class name."""
+    """Return, for each class of a union, its encoded name, by which its frames are recognised, and the class itself."""
     choices = get_args(kind) or (kind,)
     return tuple((ENCODER.encode("type") + ENCODER.encode(choice.__struct_config__.tag), choice) for choice in choices)

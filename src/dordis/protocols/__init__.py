@@ -1,6 +1,7 @@
 """Summing protocols: parameters of a round, SecAgg, assisted and plaintext sums, distributed noise, delivery.
 
-The table of summing protocols has their short names; those of third parties are named `package.module:NAME`.
+The table `SUMMING` has the short names of the protocols of this package; a configuration names a third party's protocol
+as `package.module:NAME`.
 """
 
 from dordis.loading import load_object

@@ -29,11 +29,12 @@ from dordis.protocols.summing import Opening, Roster, SummingState
 
 
 class CohortParameters(Parameters, frozen=True, dict=True, kw_only=True):
-    """The parameters of a round with a fixed list of clients, U: `members` are ids, little-endian words of eight bytes.
+    """The parameters of a round with a fixed list of clients, U.
 
-    `quorum` is q, the least number of clients that must answer each stage; `threshold` is the number of shares that
-    rebuild a secret, t, or t_k on a sparse graph.  On the complete graph, which has `degree` 0, quorum and threshold
-    are the same.
+    `members` are the ids of U as little-endian words of eight bytes.  `quorum` is q, the least number of clients that
+    must answer each stage.  `degree` is the number of neighbours of a client on a sparse graph, and 0 on the complete
+    graph.  `threshold` is the number of shares that rebuild a secret, called t, or t_k on a sparse graph; on the
+    complete graph it equals the quorum.
     """
 
     members: bytes
@@ -77,7 +78,7 @@ class CohortParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
     @property
     def colluders_around(self) -> int:
-        """Return the most colluders that share secrets with an honest client: T_C, or fewer on a sparse graph."""
+        """Return the largest number of colluders around an honest client: T_C, or c_k <= T_C on a sparse graph."""
         n, T_C, k = len(self.clients), self.colluders, self.degree
         return min(T_C, colluding_neighbours(n, T_C, self.mode, k)) if k else T_C
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 OPERATIONS = 64
-"""log2 of q, the number of hashes, ciphers or group operations that an adversary computes."""
+"""log2 of q, the number of hashes, cipher calls or group operations that an adversary computes."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The privacy cost of a round to each client, as a function of the hashed parameters: server and clients agree on it.
+"""The privacy cost of a round to each client, from the hashed parameters alone: server and clients compute the same.
 
 The cost is a theta^2 (`dordis.privacy.gdp`), the sum over the releases of the round: the update, and further releases
 such as a clipping bit.  A release is charged at the least noise that its chunks can have after tolerated dropouts.
@@ -21,9 +21,10 @@ from dordis.protocols.parameters import Parameters
 
 
 class RoundCost(NamedTuple):
-    """The theta^2 of a round, infinite if none is proved, and the total variation distance of drawn noise from its law.
+    """The cost of a round: its theta^2, or infinity if no guarantee is proved, and what is subtracted from delta.
 
-    `failure` is the probability that the graph or the random selection of the round fails; it is taken off delta.
+    `distance` bounds the total variation distance between the noise that is drawn and the noise that is analysed.
+    `failure` is the probability that the graph of the round, or its random selection of clients, fails to protect.
     """
 
     theta_squared: float
@@ -47,9 +48,10 @@ NEVER = Fraction(0)
 def round_cost(
     parameters: Parameters, kind: type[Mechanism] | None = None, draw_failure: Fraction = NEVER
 ) -> RoundCost:
-    """Return the cost of a round to each client, for any tolerated dropouts; `kind` is a third party's mechanism class.
+    """Return the cost of a round to each client, whichever tolerated dropouts happen; `UNPROVED` if none is proved.
 
-    `draw_failure` is the probability that a random selection has more than T_C colluders; 0 if clients are not drawn.
+    `kind` is the class of a third party's mechanism.  `draw_failure` is the probability that a random selection has
+    more than T_C colluders; 0 if clients are not drawn.
     """
     try:
         mechanism = mechanism_of(parameters, kind=kind)
@@ -93,7 +95,7 @@ def noise_ratios(parameters: Parameters) -> list[Fraction]:
 
 
 def least_variance(parameters: Parameters, chunks: Sequence[int]) -> Fraction:
-    """Return the least noise variance in `chunks`: of the noise of the protocol and of the mechanism itself."""
+    """Return the least noise variance in `chunks`: the protocol's noise and the mechanism's own noise together."""
     return protocol_variance(parameters, chunks) + mechanism_variance(parameters)
 
 
@@ -103,7 +105,10 @@ def protocol_variance(parameters: Parameters, chunks: Sequence[int]) -> Fraction
 
 
 def mechanism_variance(parameters: Parameters) -> Fraction:
-    """Return the least variance of noise that clients add by a built-in mechanism; 0 if there are further releases."""
+    """Return the least variance of the noise that clients of a built-in mechanism add outside the protocol.
+
+    The result is 0 if there is no such noise, if the server adds it, or if the round has further releases.
+    """
     written = parameters.encoding
     if not written.noise or written.further_releases or written.mechanism not in TABLE:
         return Fraction(0)

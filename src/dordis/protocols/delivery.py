@@ -1,7 +1,7 @@
 """Delivery of the sum of a chunk: the server sends it to the clients, which decode it and keep it.
 
-Delivery does not depend on the summing protocol.  Nothing here is secret, replies do not depend on a client's data, and
-a client that drops out affects no other.
+Delivery does not depend on the summing protocol.  Delivered sums are not secret, clients' replies do not depend on
+their data, and a client that drops out affects no other client.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -45,7 +45,7 @@ class Store(Message, frozen=True):
 
 
 class DeliveryServer(ProtocolServer[tuple[ClientId, ...]]):
-    """The last two steps of a chunk: its sum is sent to clients, which store it; the output is the clients that did.
+    """The last two steps of a chunk: its sum is sent to clients, which store it; the output are those that stored it.
 
     `summed` returns the sum and `receivers` the clients to send it to; both are called when the earlier steps have run.
     """

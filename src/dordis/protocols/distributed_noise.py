@@ -1,8 +1,9 @@
 """Distributed noise: a client adds noise to its input before the sum, and the server removes the excess after it.
 
 The seeds of the noise are secrets that the summing protocol's client issues: the base component comes from a private
-secret, removable components from deposited ones.  After the sum the protocol has released the due seeds, and their
-noise is subtracted.  Summing protocols do not know that the secrets are seeds.
+secret, removable components from deposited ones.  Given the survivors, the noise plan says which components are *due*
+for removal.  The protocol returns their seeds with the sum, and the server subtracts the noise of these seeds.  Summing
+protocols do not know that the secrets are seeds.
 """
 
 import secrets
@@ -115,7 +116,7 @@ def unreleased(due: Due, released: Mapping[ClientId, Mapping[int, bytes]]) -> Du
 
 
 class PrivateChunk(ProtocolServer[ChunkOutput]):
-    """The steps of a summing protocol for one chunk, then the removal of the due noise from its sum."""
+    """The steps of a summing protocol for one chunk, then the removal of excess noise from the sum of the chunk."""
 
     def __init__(
         self,
@@ -153,7 +154,7 @@ class PrivateChunk(ProtocolServer[ChunkOutput]):
 
 
 class PrivateServer(ChunkedServer[ChunkOutput]):
-    """The server of a summing protocol, which removes the due noise after every chunk."""
+    """The server of a summing protocol, extended by the removal of excess noise from the sum of every chunk."""
 
     def __init__(self, summing: SummingServer, parameters: Parameters) -> None:
         self.setup, sums = summing.setup, enumerate(summing.chunks)
@@ -164,7 +165,8 @@ class PrivateServer(ChunkedServer[ChunkOutput]):
 class OneDraw:
     """Draws all noise left in a sum at once, for ideal fidelity, where one program plays all parties.
 
-    A sum of independent noise has the same law with the summed variance, so one draw replaces the clients' noise.
+    Independent noises of this law add up to noise of the same law, and their variances add up.  So one draw of the
+    summed variance has the same distribution as the noise of all clients together.
     """
 
     entropy: Entropy = secrets.token_bytes
@@ -177,7 +179,7 @@ class OneDraw:
 
 
 def split_variance(variance: Fraction) -> Iterator[Fraction]:
-    """Yield parts that add up to a variance, each at most `LARGEST_VARIANCE`, the largest of a noise table."""
+    """Yield parts that add up to `variance`, each at most `LARGEST_VARIANCE`, the limit of one noise table."""
     while variance > 0:
         part = min(variance, Fraction(LARGEST_VARIANCE))
         yield part

@@ -79,7 +79,7 @@ def releases_of(parameters: Parameters) -> list[tuple[Sensitivity, range]]:
 def mechanism_of(parameters: Parameters, dim: int | None = None, kind: type[Mechanism] | None = None) -> Mechanism:
     """Return the mechanism that the parameters name, for updates of `dim` coordinates, or raise ParametersRefused.
 
-    `kind` is the class of a third party's mechanism: a name in the parameters never imports code.
+    `kind` is the class of a third party's mechanism, passed by the caller: a name in the parameters never imports code.
     """
     written, kind = parameters.encoding, kind or find_builtin_mechanism(parameters.encoding.mechanism)
     projection = written.projection or None
@@ -96,25 +96,26 @@ def mechanism_of(parameters: Parameters, dim: int | None = None, kind: type[Mech
 
 @dataclass(frozen=True, eq=False)
 class DecodedChunk:
-    """A decoded chunk: of the update, in real units in the order of blocks; or a further release, in integer units."""
+    """The decoded sum of one chunk of a round."""
 
     values: Floats = field(repr=False)
+    """For the update: real units, block after block (`Grid.place`); for a further release: integer units."""
     survivors: int
 
 
 @dataclass(frozen=True, eq=False)
 class Aggregate:
-    """The decoded sum in real units, with the number of clients in each coordinate, which may differ between chunks."""
+    """The decoded sum in real units, and the number of clients in it, which may differ from chunk to chunk."""
 
     total: Floats = field(repr=False)
     survivors: tuple[int, ...]
-    """Number of survivors, the clients in the sum, of each chunk."""
+    """For each chunk of the update, the number of its survivors, the clients in the sum."""
     by_block: npt.NDArray[np.int64] = field(repr=False)
     """Number of survivors of each of B blocks; coordinate i, or bucket i of folded updates, is in block i mod B."""
     further: Mapping[str, FurtherSum] = field(default_factory=dict)
     """The sums of further releases, by their names."""
     batch: float = 1.0
-    """The weight of one client in a mean: 1, or the expected number of its sampled records."""
+    """What one client adds to the divisor of the mean: 1, or the number of records that it is expected to sample."""
     buckets: int = 0
     """Number k of buckets into which updates were folded, coordinate i into bucket i mod k; 0 if not folded."""
 
@@ -126,7 +127,7 @@ class Aggregate:
 
     @cached_property
     def mean(self) -> Floats:
-        """Return the sum divided, in each coordinate, by the number of clients or of expected sampled records."""
+        """Return the sum, divided in each coordinate by `batch` times the number of clients in the sum."""
         alike = len(set(self.survivors)) == 1
         mean: Floats = self.total / ((self.survivors[0] if alike else self.counts) * self.batch)
         return mean
@@ -184,7 +185,7 @@ class DistributedDP:
 
     @property
     def batch(self) -> float:
-        """Return the weight of one client in a mean: 1, or the expected number of its sampled records."""
+        """Return what one client adds to the divisor of the mean: 1, or the expected number of its sampled records."""
         return self.records.batch if self.records else 1.0
 
     def encode_records(
@@ -192,8 +193,7 @@ class DistributedDP:
     ) -> Vector:
         """Return a client's input to the sum from `total`, the exact sum of its quantised records.
 
-        The dither of the rounding, and the client's own noise if any, are drawn here; the noise is added to `total` in
-        place.  `values` are the sums of further releases over the sampled records.
+        Noise of the client's own is added to `total` in place.  `values` are the further releases, summed over records.
         """
         encoding, records = self.parameters.encoding, self.records
         if records is None:
@@ -208,7 +208,7 @@ class DistributedDP:
 
     @property
     def sums_reals(self) -> bool:
-        """Tell whether simulations may sum clipped updates as real numbers: only clipping precedes the sum."""
+        """Tell whether a simulation may sum clipped updates as real numbers: no noise or folding needs integers."""
         mechanism, parameters = self.mechanism, self.parameters
         noisy = mechanism.in_ring or Scheme(parameters.scheme) is not Scheme.NONE
         plain = type(mechanism).encode is Mechanism.encode and not mechanism.grid.buckets
@@ -220,7 +220,7 @@ class DistributedDP:
         return self.aggregate(total, counts, {})
 
     def decode(self, chunks: Sequence[ChunkOutput]) -> Aggregate:
-        """Return the aggregate from the sums of all chunks, quantised first if clients receive them quantised."""
+        """Return the aggregate from the sums of all chunks; a sum that clients receive quantised is quantised first."""
         sizes = [span.stop - span.start for span in self.parameters.chunks]
         if [chunk.total.size for chunk in chunks] != sizes:
             raise InputError(f"the round has chunks of {sizes} coordinates: pass the sum of each, in order")
@@ -272,7 +272,7 @@ class DistributedDP:
         return DecodedChunk(unrotate_integers(read, grid, self.parameters.encoding.rotation, span.start), survivors)
 
     def _decode_summed(self, chunk: int, total: Vector, survivors: int) -> DecodedChunk:
-        """Return the sum of a chunk of the update in real units, or of a further release in integer units."""
+        """Return a decoded chunk from its sum in the ring: real units for the update, integer units for a release."""
         if (release := self.further_release(chunk)) is not None:
             return DecodedChunk(self._sum_further(release, total, survivors).units, survivors)
         start, rotation = self.parameters.chunks[chunk].start, self.parameters.encoding.rotation
@@ -373,9 +373,9 @@ def check_scheme(parameters: Parameters, mechanism: Mechanism) -> None:
 
 
 def check_block(grid: Grid) -> None:
-    """Raise ParametersRefused unless blocks have the size that follows from the vector's length (`block_size`).
+    """Raise ParametersRefused if blocks are longer than `block_size`, which would pad a short vector to any size.
 
-    Longer blocks would pad a short vector to any size.  Shorter blocks let a short vector have several chunks.
+    Blocks may be shorter only for a vector below `BLOCKS_FROM` coordinates, so that it can have several chunks.
     """
     length, block = grid.summed_dim, block_size(grid.summed_dim)
     if grid.block > block or (length >= BLOCKS_FROM and grid.block != block):

@@ -21,7 +21,7 @@ Releases = Mapping[int, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Escrow:
-    """The numbers of secrets that a client issues for one chunk, and the rule by which deposited ones are released."""
+    """How many private and deposited secrets a client issues for a chunk, and the rule that names those to release."""
 
     private: int
     deposited: int

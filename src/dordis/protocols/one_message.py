@@ -67,7 +67,7 @@ def agree_with_helpers(common: Parameters, roster: Roster) -> HelperParameters:
 
 
 class BoxedContribution(Message, frozen=True):
-    """A client's masked input, packed, and its boxes by helper; `key` is the client's fresh public key for them."""
+    """A client's packed masked input, its boxes by helper, and the fresh public key that helpers need to open them."""
 
     bulk: ClassVar = "vector"
     key: bytes
@@ -110,7 +110,10 @@ def open_box(
     own: bytes = b"",
     use: str = "box",
 ) -> bytes:
-    """Return the secret in a client's box for this helper, whose public key is `own`; raise CryptoError if altered."""
+    """Return the secret in a client's box for this helper, whose public key is `own`.
+
+    Raise CryptoError if the box was altered, or was not made for this helper, client and round.
+    """
     own = own or suite.agreement.public_key(private)
     shared = suite.agreement.agree(private, key)
     return suite.cipher.decrypt(*_box_key(suite, parameters, shared, (key, own), client, helper, use), box, key)
@@ -177,7 +180,7 @@ def check_arrived(parameters: Parameters, stage: str, arrived: Collection[Client
 
 
 class ArrivalSetup(SummingSetup):
-    """Publish the opening, and add up the contributions of arriving clients."""
+    """The server's set-up, which publishes the opening and adds up the contributions of arriving clients."""
 
     def __init__(self, opening: Opening, helpers: Collection[int]) -> None:
         self.parameters, self._opening, self._helpers = opening.parameters, opening, frozenset(helpers)

@@ -1,9 +1,9 @@
 """The parameters of a round: the values that are hashed, and the rules that they must keep.
 
-The part here is common to all summing protocols: round, arrivals, ring, chunks, noise, encoding, model.  A protocol
-adds its own part in a subclass, such as `dordis.protocols.cohort.CohortParameters` with the list of clients U.  The
-server checks the rules when it configures a round, and every client again before it sends anything.  The hash goes
-into every derivation, commitment and ciphertext, so that clients with different parameters cannot read each other.
+`Parameters` is the part common to all summing protocols: round, arrivals, ring, chunks, noise, encoding and model.  A
+protocol adds its own part in a subclass, such as `cohort.CohortParameters` with the list of clients U.  The server
+checks the rules when it configures a round, and every client checks them before it sends anything.  The hash goes into
+all key derivations, commitments and ciphertexts: parties with different parameters cannot decrypt each other's secrets.
 """
 
 import hashlib
@@ -59,7 +59,7 @@ class Projection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Encoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How updates become ring vectors; summing protocols do not read it, but all clients agree on it.
 
-    `mechanism` is the name of the mechanism, `noise` its own noise (`Mechanism.noise`), left out if it has none.
+    `noise` is the noise that the mechanism adds outside the protocol (`Mechanism.noise`), left out if it adds none.
     """
 
     mechanism: str = "none"
@@ -94,12 +94,12 @@ class Assistance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Parameters(Message, frozen=True, dict=True, kw_only=True):
-    """The common part of the parameters of one round; `ends` are little-endian words of eight bytes.
+    """The common part of the parameters of one round; `ends` has the end of each chunk, in words of eight bytes.
 
-    `round` is the run id followed by the round's index; a sum is over `n_min` to `n_max` clients; `colluders` is T_C;
-    `ends` are the coordinates at which the chunks end; `variances` holds sigma*^2 of each chunk as a fraction;
-    `scheme`, `fraction` and `reserve` are those of its `NoisePlan`; `tables` is the hash of the noise tables.  With
-    open arrival, `participations` is the planned largest number of rounds of a client, which every client enforces.
+    `round` is the run id followed by the round's index.  A sum is over `n_min` to `n_max` clients; `colluders` is T_C.
+    `variances` maps each chunk to its variance sigma*^2, written as a fraction; `scheme`, `fraction` and `reserve` are
+    those of all `NoisePlan`s; `tables` is the hash of the noise tables.  With open arrival, `participations` is the
+    planned largest number of rounds in which one client takes part; every client enforces it.
     """
 
     mode: str
@@ -151,7 +151,7 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
 
     @property
     def colluders_around(self) -> int:
-        """Return the largest number of colluders that an honest client may share secrets with."""
+        """Return the largest number of colluders with which one honest client may share its secrets."""
         return self.colluders
 
     @property
@@ -165,7 +165,7 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
         return ()
 
     def check_own(self) -> None:
-        """Raise ParametersRefused if the protocol's own part of the parameters breaks a rule; here that is empty."""
+        """Raise ParametersRefused if a protocol's own part of the parameters breaks a rule; `Parameters` has none."""
 
     @property
     def run(self) -> bytes:
@@ -215,7 +215,7 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
         return tuple(plans[self.variances[chunk]] for chunk in range(len(self.chunks)))
 
     def escrow(self, chunk: int) -> Escrow:
-        """Return the escrow of a chunk: the number of its noise seeds, and the rule that releases the due ones."""
+        """Return the escrow of a chunk: its number of noise seeds, and the rule that names the seeds to release."""
         plan = self.plans[chunk]
         return Escrow(len(plan.base), len(plan.removable), partial(self.due, chunk))
 
@@ -224,7 +224,7 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
         return self.plans[chunk].due_components(survivors, removal_context(self.round, chunk, self.digest))
 
     def once(self, key: Hashable, compute: Callable[[], Known]) -> Known:
-        """Return `compute()`, cached under `key` in this object; only clients at ideal fidelity share one object."""
+        """Return `compute()`, cached under `key` in this object, which is shared only by clients at ideal fidelity."""
         known: dict[Hashable, Known] = self.__dict__.setdefault("_known", {})
         if key not in known:
             known[key] = compute()
@@ -286,7 +286,7 @@ def extend(common: Parameters, kind: type[Kind], **own: Any) -> Kind:
 
 
 def complete(draft: Kind, law: NoiseLaw = SKELLAM) -> Kind:
-    """Return a draft of parameters with the hash of the noise tables; raise ParametersRefused if it breaks a rule."""
+    """Return `draft` with the hash of its noise tables filled in; raise ParametersRefused if it breaks a rule."""
     check_rules(draft)
     return msgspec.structs.replace(draft, tables=table_hash(draft, law))
 
@@ -328,7 +328,7 @@ def check_vector(parameters: Parameters) -> None:
 
 
 def check_further(parameters: Parameters) -> None:
-    """Raise ParametersRefused unless each further release is bounded and has its own chunk, after the update's."""
+    """Raise ParametersRefused unless each further release is bounded and has a chunk after those of the update."""
     further = parameters.encoding.further_releases
     if len({release.name for release in further}) < len(further) or parameters.encoding.bit < 0:
         raise ParametersRefused("further releases have different names, and the clipping bit a scale of 0 or more")

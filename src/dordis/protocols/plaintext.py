@@ -1,6 +1,7 @@
 """The plaintext protocol: a template for authors of protocols, and an oracle for tests of SecAgg.
 
-Clients send their inputs without masks and disclose the due secrets.  It protects nobody.
+Clients send their inputs without masks.  Then they disclose the deposited secrets that are due for release: those that
+the rule of the escrow names, given the survivors.  The protocol protects nobody.
 """
 
 import secrets
@@ -118,7 +119,7 @@ class PlaintextClient(SummingClient[PlaintextState]):
         return require_parameters(self.state.parameters)
 
     def join(self, request: Begin) -> Joined:
-        """Check the parameters, and draw secrets for the chunks without `issued` ones."""
+        """Check the parameters, and draw the secrets of every chunk for which no `issued` secrets were given."""
         rules.check_rules(request.parameters)
         self.input.check(request.parameters)
         self.state.parameters = request.parameters
@@ -137,7 +138,7 @@ class PlaintextClient(SummingClient[PlaintextState]):
         return self.state.issued[chunk]
 
     def disclose(self, request: Disclose) -> Disclosure:
-        """Return this client's deposited secrets that are due; raise ProtocolError if it is not in U3."""
+        """Return this client's secrets that are due for release; raise ProtocolError if the client is not in U3."""
         survivors = self._parameters.unpack(request.survivors)
         due = self._parameters.escrow(request.chunk).releases(survivors)
         if self.me not in due:
@@ -171,7 +172,11 @@ class PlaintextSetup(SummingSetup):
 
 
 class PlaintextChunk(SummingChunk):
-    """Sums one chunk; due secrets in `withheld` are not released, so that tests can compare two protocols."""
+    """The server's part in one chunk.
+
+    Secrets in `withheld` are not released although they are due: a test can so have the same secrets missing as in a
+    round of another protocol.
+    """
 
     def __init__(self, setup: PlaintextSetup, chunk: int, withheld: Releases) -> None:
         self.parameters, self.chunk = setup.parameters, chunk
@@ -205,7 +210,7 @@ class PlaintextChunk(SummingChunk):
         inputs.add(u, reply.vector)
 
     def release_secrets(self) -> Flow:
-        """Collect the due secrets; those of a client that does not answer are not released."""
+        """Collect from each survivor its secrets that are due for release; without an answer they are missing."""
         due = self.parameters.escrow(self.chunk).releases(self.u3)
         replies = yield dict.fromkeys(self.u3, Disclose(self.chunk, self.parameters.pack(self.u3)))
         told = collect(self.u3, Disclosure, replies, lambda u, reply: self._checked_secrets(reply, due[u]))
@@ -219,7 +224,7 @@ class PlaintextChunk(SummingChunk):
 
 
 class PlaintextServer(SummingServer):
-    """The plaintext server for one round; `withheld` names due secrets that are not released, by chunk."""
+    """The plaintext server for one round; `withheld` names, by chunk, secrets that it does not release although due."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The graph of SecAgg+: the neighbours with which a client shares masks and secrets, its degree, and share thresholds.
+"""The graph of SecAgg+: which clients are neighbours, and so share masks and secrets; its degree and share threshold.
 
 The graph is circulant (Harary), on a random circle: Bell et al., "Secure Single-Server Aggregation with
 (Poly)Logarithmic Overhead" (CCS 2020).  The neighbours of a client depend on U, the degree and the seed, never on
@@ -36,7 +36,7 @@ def seed(beacon: bytes, parameter_hash: bytes) -> bytes:
 
 
 def neighbours(clients: Sequence[ClientId], k: int, seed: bytes) -> dict[ClientId, tuple[ClientId, ...]]:
-    """Return each client's neighbours: the k/2 next on both sides of a random circle; all others if k >= n - 1.
+    """Return each client's neighbours: the k/2 next on each side of a random circle, or all others if k >= n - 1.
 
     Neighbours are sorted and exclude the client itself; the order of `clients` does not matter.
 
@@ -65,7 +65,10 @@ def check_degree(n: int, k: int) -> None:
 
 
 def check_share_threshold(n: int, k: int, t_k: int) -> None:
-    """Raise ParametersRefused if t_k is below 1 or above the size of a neighbourhood, which includes its client."""
+    """Raise ParametersRefused if t_k is below 1, or above the number of clients that hold shares of one secret.
+
+    These are the client whose secret it is and its neighbours.
+    """
     check_degree(n, k)
     if not 1 <= t_k <= min(k, n - 1) + 1:
         raise ParametersRefused(f"the share threshold t_k = {t_k} must lie in 1..k + 1 = {min(k, n - 1) + 1}")
@@ -79,7 +82,8 @@ def permutation(n: int, seed: bytes) -> list[int]:
 FAILURE = 40
 """-log2 of the largest allowed probability of each failure of the graph (`Neighbourhood`)."""
 REDRAWS = {"semi-honest": 0, "malicious": 64}
-"""log2 of the number of circles that a server can try: a malicious one varies parameters once it knows the beacon."""
+"""By mode, log2 of the number of circles that a server can try: once it knows the beacon, a malicious server can vary
+the parameters, and each variation gives another circle."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +91,9 @@ class Neighbourhood:
     """The graph of a round: degree k, share threshold t_k (own share included), global quorum q, and failure bounds.
 
     `colluders` is c_k, the largest number of colluding neighbours that is assumed for an honest client.  Three fields
-    are log2 of bounds on probabilities: `p_colluders` that an honest client has more of them (for one circle),
-    `p_split` that the honest survivors are not connected, `p_correctness` that a secret cannot be rebuilt.
+    are log2 of bounds on probabilities: `p_colluders` that some honest client has more than c_k colluding neighbours
+    (for one circle), `p_split` that the honest survivors are not connected, `p_correctness` that some secret cannot be
+    rebuilt.
     """
 
     degree: int
@@ -156,7 +161,7 @@ def check_neighbourhood(n: int, T: int, T_C: int, mode: str, q: int, k: int, t_k
 
 
 def check_quorum(n: int, T: int, T_C: int, mode: str, q: int) -> None:
-    """Raise ParametersRefused if quorum q is too small for T_C colluders, or if T dropouts of n leave no quorum."""
+    """Raise ParametersRefused if quorum q is too small for T_C colluders, or if T dropouts leave too few clients."""
     if T_C < 0 or T < 0 or n - T <= T_C:
         raise ParametersRefused(f"T = {T} dropouts and T_C = {T_C} colluders must leave one of n = {n} clients")
     if q < least_quorum(n, T_C, mode):
@@ -166,7 +171,10 @@ def check_quorum(n: int, T: int, T_C: int, mode: str, q: int) -> None:
 
 
 def least_quorum(n: int, T_C: int, mode: str) -> int:
-    """Return the least quorum: in the malicious mode any two share an honest client, else each has one."""
+    """Return the least quorum.
+
+    In the malicious mode any two quorums share an honest client; in the semi-honest mode each quorum contains one.
+    """
     return (n + T_C) // 2 + 1 if is_malicious(mode) else T_C + 1
 
 
@@ -200,7 +208,7 @@ def is_malicious(mode: str) -> bool:
 
 
 def tail(population: int, marked: int, drawn: int, most: int) -> Fraction:
-    """Return the probability that a sample of `drawn` of the `population` has more than `most` of the `marked`.
+    """Return the probability that `drawn` of `population` elements include more than `most` of the `marked` elements.
 
     >>> tail(population=4, marked=2, drawn=2, most=1)
     Fraction(1, 6)
@@ -226,7 +234,7 @@ def log2(probability: Fraction) -> float:
 
 
 def _least_degree(n: int, T: int, T_C: int, mode: str) -> int:
-    """Return the least degree k with which the graph is good enough.
+    """Return the least degree k that passes `_is_enough`, or that of the complete graph.
 
     Among degrees with equal c_k both probabilities in `_is_enough` fall as k grows, so that bisection finds the least.
     """
@@ -262,8 +270,9 @@ def _limit(n: int, mode: str) -> Fraction:
 def _falls_apart(n: int, T: int, T_C: int, mode: str, k: int) -> Fraction:
     """Return a bound on the probability that T dropouts, independent of the circle, disconnect the honest survivors.
 
-    Two disjoint runs of k/2 clients on the circle must all be among the T + T_C missing clients: a union bound over
-    n (n - k + 1) / 2 pairs of runs.  0 in the malicious mode, where the server chooses dropouts and t_k alone protects.
+    They are disconnected only if two disjoint arcs of k/2 clients on the circle consist of dropouts and colluders, of
+    which there are T + T_C.  The result is a union bound over the n (n - k + 1) / 2 pairs of arcs.  It is 0 in the
+    malicious mode: there the server chooses the dropouts, and secrecy rests on t_k alone.
     """
     if is_malicious(mode) or k >= n - 1:
         return Fraction(0)
@@ -282,7 +291,10 @@ def _cannot_rebuild(n: int, T: int, k: int, t_k: int) -> Fraction:
 
 
 def _first(choices: range, holds: Callable[[int], bool]) -> int:
-    """Return the index of the first choice that `holds`, or len(choices); all later choices must hold too."""
+    """Return the index of the first choice for which `holds` is true, or len(choices).
+
+    `holds` must be true for all choices after the first one, because the search is a bisection.
+    """
     end = 1
     while end < len(choices) and not holds(choices[end - 1]):
         end *= 2

@@ -37,11 +37,11 @@ from dordis.protocols.vector_backend import LOCAL, Vectors
 
 Proof = Annotated[bytes, Meta(max_length=LONGEST_PROOF)]
 Proofs = Annotated[dict[int, Proof], Meta(max_length=MOST_CLIENTS)]
-"""Proofs of selection by client; a map with more than `MOST_CLIENTS` entries is refused unread."""
+"""The clients' proofs of selection, by client; a map with more than `MOST_CLIENTS` entries is refused unread."""
 
 
 class Opening(Message, frozen=True):
-    """The first request of a protocol: the parameters, and the proofs of selection by client, if there are any."""
+    """The first request of a protocol: the parameters, and the clients' proofs of selection, if there are any."""
 
     longest: ClassVar = LONGEST_OPENING
     parameters: Parameters
@@ -49,7 +49,7 @@ class Opening(Message, frozen=True):
 
 
 class SigningKeys(dict[ClientId, bytes]):
-    """The public signing keys of all clients by id; `helpers` has those of the helpers, whose ids are separate."""
+    """The public signing keys of all clients, by client id; `helpers` has the helpers' keys, by helper id."""
 
     def __init__(self, clients: Mapping[ClientId, bytes], helpers: Mapping[ClientId, bytes]) -> None:
         super().__init__(clients)
@@ -91,7 +91,7 @@ class ChunkSum:
 
 
 class SumInput(Protocol):
-    """A client's input to the sum; each chunk is computed with the secrets that the protocol issued for it."""
+    """A client's input to the sum; its input to a chunk is computed with the secrets that it issued for the chunk."""
 
     @property
     def vector(self) -> Vector:
@@ -99,7 +99,7 @@ class SumInput(Protocol):
         ...
 
     def check(self, parameters: Parameters) -> None:
-        """Raise if this input cannot be computed under the parameters; that may take seconds, so it is called last."""
+        """Raise if this input cannot be computed under the parameters; call it last, because it may take seconds."""
         ...
 
     def chunk(self, parameters: Parameters, chunk: int, issued: IssuedSecrets) -> Vector:
@@ -109,7 +109,7 @@ class SumInput(Protocol):
 
 ChunkResult = TypeVar("ChunkResult")
 VerifyClient = Callable[[int, ClientId, bytes], None]
-"""Raises unless a client was selected for a round without a list U; takes the round's index, the client, its proof."""
+"""Raises unless a client was selected for a round that lists no clients; takes the round's index, client and proof."""
 
 
 def accept_any_client(index: int, client: ClientId, proof: bytes) -> None:
@@ -127,7 +127,7 @@ def collect(
     check: Callable[[ClientId, Reply], Parsed],
     liars: set[ClientId] | None = None,
 ) -> dict[ClientId, Parsed]:
-    """Return each client's reply as `check` parses it, by id; clients whose reply it refuses are added to `liars`."""
+    """Return by client what `check` returns for its reply; clients whose reply is refused are added to `liars`."""
     accepted: dict[ClientId, Parsed] = {}
     for u, reply in replies:
         if u in accepted or u not in asked:
@@ -166,14 +166,14 @@ class SummingSetup(ProtocolServer[None]):
     run_colluders: int | None = None
     """Largest number of clients that may collude over all rounds of a run; None: T_C of the round."""
     standing: Any = None
-    """The server's record of the parties, such as complaints, kept between the rounds of a run; None: no record."""
+    """What the server recorded about the parties in the run's rounds so far, such as complaints; None: nothing."""
 
     def output(self) -> None:
         """Return nothing: chunks read the attributes of the set-up."""
 
 
 class SummingChunk(ProtocolServer[ChunkSum]):
-    """The server's part in one chunk: it sums the inputs, and releases the due secrets of the clients in the sum."""
+    """The server's part in one chunk: it sums the inputs and obtains the deposited secrets that the escrow releases."""
 
     u3: tuple[ClientId, ...] = ()
     """The survivors, U3: the clients whose input is in the sum; empty until the uploads have ended."""
@@ -230,7 +230,7 @@ class SummingClient(ProtocolClient[Remembered]):
         self.me, self._entropy = me, entropy
         self._input: SumInput | None = given
         self.selection_proof = b""
-        """The proof of this client's selection, for a protocol without a list U; set by `dordis.rounds.client`."""
+        """The proof of this client's selection, for a round that lists no clients; set by `dordis.rounds.client`."""
 
     @property
     def chunks(self) -> int:
@@ -258,16 +258,16 @@ class SummingClient(ProtocolClient[Remembered]):
 
     @abstractmethod
     def issued(self, chunk: int) -> IssuedSecrets:
-        """Return this client's issued secrets for a chunk; its input is built from them, and audits read them."""
+        """Return the secrets that this client issued for a chunk: its input is computed with them, audits read them."""
 
     def close(self) -> None:
-        """Leave the round; erase its secrets and this client's input."""
+        """Leave the round; erase this client's secrets and its input."""
         self._input = None
         super().close()
 
 
 WriteParameters = Callable[[Parameters, Roster], Parameters]
-"""Returns a protocol's parameters, unchecked, from their common part and the parties of the round."""
+"""Returns a protocol's parameters, not yet checked, from their common part and the parties of the round."""
 MakeServer = Callable[[Any, Mapping[ClientId, bytes], Mapping[ClientId, bytes], Suite], SummingServer]
 """Makes the server of one round from parameters, registry of signing keys, proofs of selection and suite."""
 
@@ -327,7 +327,7 @@ class Prediction(Protocol):
         """Raise if the round fails after the request that lets the server unmask the sum."""
 
     def unreleased(self, due: Releases) -> Releases:
-        """Return the secrets that are due for release and cannot be recovered."""
+        """Return the secrets in `due`, which the escrow's rule releases, that the server cannot recover."""
 
 
 @dataclass(frozen=True)
@@ -367,8 +367,8 @@ class SummingProtocol:
     configure: "Callable[[SummingProtocol, Mapping[str, Any], str], SummingProtocol] | None" = None
     """Returns the protocol for given `protocol.options` and a mode; None if the protocol has no options."""
     verifies_selection: bool = False
-    """Without a cohort: whether contributions prove that their clients were selected, and helpers verify that; if not,
-    only open arrival is supported."""
+    """Whether each contribution proves that its client was selected, and helpers verify the proof.  A protocol without
+    a cohort that does not verify the selection supports open arrival only."""
     check_signed: CheckSigned | None = None
     """Verifies a quorum's signatures on the survivors of a chunk; None if the protocol signs no survivors."""
 

@@ -1,1 +1,1 @@
-"""Which clients take part in a round: the beacon, the selection methods, and how many colluders they admit."""
+"""The selection of a round's clients: beacon, selection methods, and the largest number of colluders in a selection."""

@@ -40,10 +40,10 @@ class Beacon(Protocol):
 class FileBeacon:
     """A file of published randomness, a line for each value: its time in UTC, a space, 64 lower-case hex digits.
 
-    `2026-01-31T12:00:00Z 5f1c...`: every line is later than the one before.  Line `first` + i, counted from 0, has the
-    value of round i.  `publisher` says who publishes the file and where.  Lines may be appended during a run; a line
-    without a newline is not published yet.  Lines that are not later than `after`, the date of a run's manifest, are
-    refused: their values were known when the run id was chosen.
+    An example is `2026-01-31T12:00:00Z 5f1c...`.  Every line has a later time than the line before it.  Lines are
+    counted from 0, and line `first` + i has the value of round i.  `publisher` says who publishes the file and where.
+    Lines may be appended during a run; a line without a newline is not published yet.  Lines that are not later than
+    `after`, the date of a run's manifest, are refused, because their values could be known when the run id was chosen.
     """
 
     path: Path

@@ -1,8 +1,8 @@
 """T_C, the largest number of colluders in a round, derived from the colluders of the whole registry.
 
-In the malicious mode the server may try manifests until it likes the draw, by VRF or by permutation.  T_C is planned
-for 2^64 tries, as the graphs of SecAgg+ are: an event with a chance of 2^-104 per draw has a chance of at most 2^-40 in
-the best of 2^64 draws.
+In the malicious mode the server may try manifests until it likes the clients that the VRF or the permutation draws.
+T_C is planned for 2^64 tries, as the graphs of SecAgg+ are: an event that has a chance of 2^-104 in one draw happens in
+at least one of 2^64 draws with a chance of at most 2^-40.
 """
 
 from bisect import bisect_left
@@ -32,10 +32,10 @@ def is_drawn(selection: str, has_beacon: bool) -> bool:
 
 
 def vrf_quantile(clients: int, expected: int, colluders: int, mode: str) -> int:
-    """Return T_C for selection by VRF: the 2^-40 quantile of the colluders drawn from the registry.
+    """Return T_C for selection by VRF: the number that the drawn colluders exceed with probability at most 2^-40.
 
-    Each colluder is selected with probability expected / clients.  In the malicious mode T_C is the 2^-104 quantile,
-    which covers every manifest the server can try.
+    Each colluder is selected with probability expected / clients.  In the malicious mode the probability is at most
+    2^-104, so that it is at most 2^-40 over all manifests that the server can try.
 
     >>> [vrf_quantile(clients=1000, expected=100, colluders=100, mode=mode) for mode in ("semi-honest", "malicious")]
     [36, 57]
@@ -54,9 +54,10 @@ def vrf_quantile(clients: int, expected: int, colluders: int, mode: str) -> int:
 
 
 def window_quantile(clients: int, count: int, colluders: int, mode: str) -> int:
-    """Return T_C for `BalancedSelection` with a beacon: the quantile of the colluders in a window of the permutation.
+    """Return T_C for `BalancedSelection` with a beacon: a quantile of the number of colluders in one round.
 
-    A window is a uniformly random set of `count` clients.  The probabilities are those of `vrf_quantile`.
+    The clients of a round are a uniformly random set of `count` clients.  They include more than T_C colluders with at
+    most the probabilities in `vrf_quantile`: 2^-40, or 2^-104 in the malicious mode.
 
     >>> [window_quantile(clients=1000, count=100, colluders=100, mode=mode) for mode in ("semi-honest", "malicious")]
     [34, 52]

@@ -1,11 +1,15 @@
 """Selection of a round's clients: the interface of all methods, the uniform and the balanced method, and open arrival.
 
-The server selects U, the clients of a round, and every client verifies that U could be so selected.  Where a round
-lists no clients, server and helpers verify the selection of every client that contributes.  `UniformSelection` cannot
-be verified and is for semi-honest servers.  `BalancedSelection` and `VrfSelection` bind a malicious server: it may
-leave clients out, down to the least cohort, but never choose whom to bring in.  That requires one order: the registry
-is closed, the run id is fixed, and then the beacon becomes known.  A server may try manifests, and with them run ids:
-over 2^64 tries the chance of more than T_C colluders in a round is at most 2^-40.
+The server selects U, the clients of a round, and every client verifies that the method can have selected this U.  Where
+a round lists no clients, server and helpers verify the selection of every client that contributes.  `UniformSelection`
+cannot be verified and is for semi-honest servers.  `BalancedSelection` and `VrfSelection` bind a malicious server: it
+may leave clients out, down to the *least cohort* (the smallest allowed number of clients in a round), but it cannot
+bring in a client that was not selected.  That requires one order: the registry is closed, the run id is fixed, and
+then the beacon becomes known.
+
+A server that breaks this order can make many manifests, each with another run id and therefore another selection, and
+use the one that selects most colluders.  Even if it tries 2^64 manifests, it finds one that selects more than T_C
+colluders for a round with a probability of at most 2^-40.
 """
 
 from abc import ABC, abstractmethod
@@ -33,14 +37,14 @@ NO_PROOFS: Proofs = MappingProxyType({})
 
 @dataclass(frozen=True)
 class SelectedClients:
-    """The clients U of a round in ascending order, and the proofs of selection by client, if there are any."""
+    """The clients U of a round in ascending order, and each client's proof of selection, if the method has any."""
 
     clients: tuple[ClientId, ...]
     proofs: dict[ClientId, bytes] = field(default_factory=dict)
 
 
 class Selection(Protocol):
-    """A selection method: the server selects the clients U of a round; a client proves its place and verifies U."""
+    """A selection method: the server selects the clients U of a round; a client proves its selection and verifies U."""
 
     @property
     def is_drawn(self) -> bool:
@@ -75,12 +79,12 @@ class Selection(Protocol):
 
 
 def draw_failure_probability(selection: Selection) -> Fraction:
-    """Return the largest chance that a selection puts more than T_C colluders into a round."""
+    """Return a bound on the chance that a selection has more than T_C colluders; 0 if no public randomness draws it."""
     return largest_draw_failure() if selection.is_drawn else Fraction(0)
 
 
 def check_run(received: Parameters | Invite, run: bytes) -> None:
-    """Raise ProtocolError unless the run id is the manifest's, `run`: another could be chosen to suit the selection."""
+    """Raise ProtocolError unless the run id is `run`, the manifest's: the server could choose another to its liking."""
     if received.round[:RUN_BYTES] != run:
         raise ProtocolError("this round belongs to another run")
 
@@ -98,7 +102,7 @@ def check_cohort(parameters: CohortParameters, least: int) -> None:
 
 
 def select_at_least(least: int, clients: Collection[ClientId], proofs: Proofs = NO_PROOFS) -> SelectedClients:
-    """Return these clients as those of the round; raise `TooFewClients` if they are fewer than `least`."""
+    """Return `clients` as the selected clients of a round; raise `TooFewClients` if they are fewer than `least`."""
     if len(clients) < least:
         raise TooFewClients("the selection", len(clients), least)
     return SelectedClients(tuple(sorted(clients)), dict(proofs))
@@ -159,7 +163,7 @@ def check_semi_honest(mode: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class OpenArrival:
-    """No selection: the server admits whom it likes of the clients that come, so T_C bounds the registry's colluders.
+    """No selection: the server admits any clients that come, so that T_C must bound the colluders of the registry.
 
     A simulation has clients come in a random order that follows from the `seed`.
     """
@@ -279,7 +283,7 @@ class EveryClient(ScheduledSelection):
 
 @dataclass(frozen=True, eq=False)
 class BalancedSelection(ScheduledSelection):
-    """One fixed public permutation of all N clients: each round takes the next `count` of it, cyclically.
+    """One fixed public permutation of all N clients: each round takes the next `count` clients in it, cyclically.
 
     In any R consecutive rounds every client is scheduled at most ceil(R count / N) times.  The permutation follows from
     the run id, the registry, and the value of round 0 of the `beacon`.  Without a beacon a server can choose a manifest

@@ -32,7 +32,7 @@ from dordis.selection.selection import (
 )
 
 OUTPUT_BYTES = 16
-"""Bytes of a VRF output that are compared with the threshold, big-endian."""
+"""Number of leading bytes of a VRF output that are compared, as a big-endian integer, with the threshold."""
 STARVED = 0.01
 """Largest chance, without a warning, that all tries of the last round fail because clients are at their cap."""
 
@@ -41,9 +41,10 @@ STARVED = 0.01
 class VrfSelection:
     """A client is selected if its VRF output for the round is below the threshold.
 
-    The threshold makes the cohort `expected` on average.  All outputs below it count: taking only the smallest ones
-    would hide that a client was left out.  With `indices` a client refuses to show its output for that index or a later
-    one: the chance of too many colluders is planned for that many indices.
+    The threshold is such that `expected` clients are selected on average.  All clients with an output below it are
+    selected: if only those with the smallest outputs were, the server could leave a client out unnoticed.  `indices` is
+    the number of round indices that the run plans for, counted from 0; a client does not show its output for a later
+    index, because the chance of too many colluders is planned for these indices only.
     """
 
     registry: Registry
@@ -136,7 +137,7 @@ def vrf_number(proof: bytes) -> int:
 
 
 def check_index_planned(index: int, indices: int | None) -> None:
-    """Raise ProtocolError for an index that the run does not plan for: the server could choose among more draws."""
+    """Raise ProtocolError for an index that the run does not plan for: it would give the server one more draw."""
     if indices is not None and index >= indices:
         raise ProtocolError(f"index {index} is beyond the {indices} that the run plans for its rounds and tries")
 
@@ -154,7 +155,7 @@ def check_proofs_complete(parameters: CohortParameters, proofs: Proofs) -> None:
 
 
 def check_proof(public: bytes, alpha: bytes, proof: bytes) -> None:
-    """Raise unless the proof is valid under this registered key, for this round, run, registry and beacon."""
+    """Raise unless the proof is valid under the registered key `public` for `alpha`, the VRF input of the round."""
     vrf.verify(public, alpha, proof)
 
 

@@ -1,4 +1,4 @@
-"""The assisted protocol: one message from each client, and a few named helpers who open the sum."""
+"""The assisted protocol: one message from each client, and a few named helpers who let the server unmask the sum."""
 
 from collections.abc import Mapping
 from dataclasses import replace

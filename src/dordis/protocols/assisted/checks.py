@@ -136,7 +136,7 @@ def check_box_digest(parameters: AssistedParameters, header: Header, helper: Cli
 
 
 def check_seeds(parameters: AssistedParameters, header: Header, client: ClientId, seeds: Mapping[int, bytes]) -> None:
-    """Raise DecryptionFailed unless the seeds match the header's commitments, so that a set's members have the same."""
+    """Raise DecryptionFailed unless the seeds match the header's commitments, so that a set has equal ones."""
     for rank, seed in seeds.items():
         committed = header.seeds[DIGEST_BYTES * rank : DIGEST_BYTES * (rank + 1)]
         if commit_seed(parameters, client, rank, seed) != committed:
@@ -231,6 +231,6 @@ def check_quorum(
 
 
 def check_own_sets(parameters: AssistedParameters, me: ClientId, ranks: Collection[int]) -> None:
-    """Raise ProtocolError if the helper is asked for a set that it is not in."""
+    """Raise ProtocolError if the helper is asked for a set that it is not in, or for no set at all."""
     if not ranks or not set(ranks) <= set(parameters.ranks[me]):
         raise ProtocolError(f"helper {me} was asked for sets that it is not in")

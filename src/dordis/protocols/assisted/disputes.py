@@ -1,10 +1,14 @@
 """Disputes between parties of assisted rounds: complaints about clients, and differing values of a set of helpers.
 
-A complaint is an edge between a helper and a client: one of the two deviated.  At most f helpers and T_C clients
-collude.  So a client that more than f helpers name is wrong, and a helper that names more than T_C clients is wrong.
-No honest party is ever evicted, and at most f T_C honest clients are left out over a run.
+A complaint is an edge between a helper and a client: one of the two deviated.  At most f helpers and at most L clients
+of the registry collude.  So a client that is named by more than f helpers is wrong, and a helper that names more than
+L clients is wrong.  The limit is L, not the bound T_C of one round, because the complaints of all rounds of a run are
+added up.  (The server uses T_C if it is not told L.)  Each wrong helper is evicted and lowers f by one, and each wrong
+client is evicted and lowers L by one.  No honest party is ever evicted, and at most f L honest clients are left out
+over a run.
 
-The mask sum of a set of helpers is confirmed when enough members of the set gave the same value.
+In each round every set of helpers reveals a value: its mask sum, and its pieces of the noise seeds to be disclosed.
+The value is confirmed when enough members of the set gave the same one.
 """
 
 from collections import Counter
@@ -20,7 +24,10 @@ Edge = tuple[int, int]
 
 
 class Complaints(msgspec.Struct, frozen=True):
-    """Unresolved complaints (edges), and the helpers and clients that were proved wrong."""
+    """Unresolved complaints (edges), and the helpers and clients that were proved wrong.
+
+    In the methods, `faulty` is f and `colluders` is L, the limits before any party was evicted.
+    """
 
     edges: frozenset[Edge] = frozenset()
     helpers: frozenset[int] = frozenset()
@@ -40,7 +47,11 @@ class Complaints(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, helpers=self.helpers | frozenset(helpers))._settled(faulty, colluders)
 
     def _settled(self, faulty: int, colluders: int) -> "Complaints":
-        """Evict, until none is left, each party with more complaints than the other role can have colluders."""
+        """Return the complaints after evicting, until nobody is left to evict, all parties with too many complaints.
+
+        A client has too many if more than f helpers name it, a helper if it names more than L clients; f and L do not
+        count the helpers and clients that are evicted already.
+        """
         helpers, clients, edges = set(self.helpers), set(self.clients), set(self.edges)
         while True:
             edges = {(h, u) for h, u in edges if h not in helpers and u not in clients}
@@ -57,7 +68,7 @@ class Complaints(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class SetValue:
-    """The value that a set of helpers reveals: the packed mask sum, and the due pieces of noise seeds."""
+    """The value that a set of helpers reveals: the packed mask sum, and its pieces of the noise seeds to disclose."""
 
     masks: bytes | memoryview = field(repr=False)
     pieces: bytes = field(repr=False)
@@ -65,17 +76,22 @@ class SetValue:
 
 @dataclass
 class SetVoices:
-    """The answers of one set's members; a value is confirmed when `needed` members gave its digest."""
+    """The answers of one set's members; a value is confirmed when `needed` members gave it, or gave its digest."""
 
     rank: int
     members: tuple[ClientId, ...]
     """The members of the set that can answer, sorted."""
     needed: int
     said: dict[ClientId, bytes] = field(default_factory=dict)
+    """For each member that answered, the digest of its value."""
     wholes: dict[bytes, SetValue] = field(default_factory=dict)
+    """The values that were sent whole, by digest."""
     asked_whole: set[ClientId] = field(default_factory=set)
+    """Members that sent their value whole."""
     silent: set[ClientId] = field(default_factory=set)
+    """Members that did not answer."""
     caught: set[ClientId] = field(default_factory=set)
+    """Members that gave two different values, or a malformed answer."""
 
     @property
     def confirmed(self) -> bytes | None:
@@ -90,18 +106,20 @@ class SetVoices:
 
     @property
     def liars(self) -> frozenset[ClientId]:
-        """Return the members that gave another value than the confirmed one, or two values."""
+        """Return the members that gave a value other than the confirmed one, two values, or a malformed answer."""
         agreed = self.confirmed
         others = (h for h, digest in self.said.items() if agreed is not None and digest != agreed)
         return frozenset(self.caught.union(others))
 
     def next_requests(self, load: Mapping[ClientId, int]) -> Mapping[ClientId, bool]:
-        """Return the helpers to ask next: True for the whole value, False for its digest.
+        """Return the members of the set to ask next: True asks for the whole value, False for its digest.
 
-        None are asked if the whole value is confirmed, or if too few members are left to confirm one.
+        Nobody is asked once a confirmed value was sent whole, or if the members that can still answer are too few to
+        confirm a value.
 
-        `load` counts the requests to each helper for other sets.  Helpers with the least load are asked first, then the
-        lowest ids, because sets are in lexicographic order and the lowest ids have the fewest sets to come.
+        `load` has for each helper the number of other sets for which it will be asked at the same time.  The members
+        with the least load come first, and among equal loads those with the lowest ids.  The server calls this method
+        for the sets in lexicographic order, in which low ids occur in fewer of the sets that follow.
         """
         if self.value is not None:
             return {}

@@ -1,8 +1,8 @@
-"""A helper: it signs keys for coming rounds, opens boxes, agrees on one U3 a round, and reveals mask sums for it.
+"""A helper: it signs keys for coming rounds, opens boxes, agrees on one U3 a round, and reveals mask sums over this U3.
 
 A box is a client's seeds, encrypted to one helper; U3 are the survivors, the clients in the sum.  A helper has no data
 and sees no update.  Before `Reveal` it sends only keys, signatures and the ids of clients with wrong boxes.  It does
-not even send the digest of a mask sum, because guesses at an update could be tested with the digest.
+not even send the digest of a mask sum, because the server could test guesses at an update with the digest.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ KEYS_AHEAD = 4
 """K, the number of rounds for which a helper sends keys at a time."""
 DAY = 24 * 3600
 LIFETIME = 3600 + DAY
-"""Default lifetime of a key in seconds: an hour, for the round, and a day."""
+"""Default lifetime of a key in seconds: 25 hours."""
 
 
 class HelperStore(Protocol):
@@ -90,7 +90,7 @@ class MemoryStore:
 
 
 class HelperPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The rounds that a helper accepts; by default all that keep the rules."""
+    """A helper's limits on the rounds that it accepts."""
 
     runs: frozenset[str] | None = None
     """Ids of the accepted runs, in hex; None: any run."""
@@ -137,7 +137,7 @@ class OpenedHeader:
 
 @dataclass
 class HelperRound:
-    """A helper's data of one round, kept in memory only: the server can send the boxes again."""
+    """A helper's data of one round, in memory only: after a restart of the helper the server sends the boxes again."""
 
     parameters: AssistedParameters
     opened: dict[ClientId, OpenedHeader] = field(default_factory=dict)
@@ -295,7 +295,10 @@ class AssistedHelper:
         return SurvivorsAgreed(self._suite.signature.sign(self._secret, statement))
 
     def _claim(self, held: HelperRound, words: bytes) -> bytes:
-        """Return the statement on U3, after storing its digest as the only one of this round; raise if U3 is wrong."""
+        """Store the digest of the statement on U3, as the only one of this round, and return the statement.
+
+        Raise if U3 is invalid, or if the digest of another statement is stored for this round.
+        """
         statement = self._statement(held, words)
         digest = hashlib.sha256(statement).digest()
         checks.check_same_statement(self._store.claim(_claimed(held.parameters.round), digest), digest)
@@ -315,7 +318,10 @@ class AssistedHelper:
     # Sums
 
     def reveal(self, request: Reveal) -> Revealed:
-        """Return the mask sums over U3, the only one of this round, for the requested sets: whole, or their digests."""
+        """Return mask sum and noise pieces over U3 for each requested set, whole or as a digest.
+
+        Raise for any U3 but the one of this round; in the malicious mode a quorum must have signed it.
+        """
         held = self._held(request.round)
         parameters = held.parameters
         if parameters.is_malicious:
@@ -338,7 +344,7 @@ class AssistedHelper:
         return Revealed(digests, pieces, b"".join(wholes))
 
     def _value(self, held: HelperRound, rank: int, survivors: tuple[ClientId, ...]) -> tuple[bytes, bytes]:
-        """Return the packed mask sum over the survivors for a set, and the set's due pieces of noise seeds."""
+        """Return a set's packed mask sum over the survivors, and its pieces of the noise seeds to be disclosed."""
         parameters, seeds = held.parameters, {u: held.opened[u].seeds[rank] for u in survivors}
         masks = sum_masks(self._suite, parameters, rank, seeds, self._threads)
         due = due_pieces(parameters, survivors)

@@ -1,8 +1,10 @@
-"""The messages of an assisted round, and all values in them that are derived: masks, seeds, digests, statements.
+"""The messages of an assisted round, and how their contents are computed: masks, pieces, digests, statements.
 
 Each client sends one message; helpers answer four kinds of request.  A client signs a header with the digests of
 everything in its contribution.  Helpers receive headers and their own boxes (seeds encrypted to them); vectors stay
-with the server.
+with the server.  Every set of helpers has a seed from each client.  From it follow the client's mask for the set, and
+the set's *pieces* of noise seeds: the seed of a removable noise component is the exclusive or of the pieces of all
+sets.  A set is known by its rank, its index in `AssistedParameters.sets`.
 """
 
 import hashlib
@@ -80,7 +82,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class BoxesOpened(Message, frozen=True):
-    """The clients, as words of eight bytes, with a wrong box or seeds; `unable` if the helper has no private key."""
+    """The ids (words of eight bytes) of the clients whose box or seeds are wrong; `unable` without the private key."""
 
     named: bytes
     unable: bool = False
@@ -111,7 +113,11 @@ class AgreeOnSurvivors(Message, frozen=True):
 
 
 class Revealed(Message, frozen=True):
-    """For each requested set, by rank: the due pieces of seeds and, in `masks`, the mask sum; or the digest of both."""
+    """The values of the requested sets of helpers: whole, or as a digest.
+
+    For a set that was asked for whole, `pieces` has the pieces of noise seeds, by rank, and `masks` the mask sums, one
+    after the other in the order of ranks.  For any other set, `digests` has the digest of pieces and mask sum.
+    """
 
     bulk: ClassVar = "masks"
     digests: dict[int, bytes]
@@ -120,7 +126,7 @@ class Revealed(Message, frozen=True):
 
 
 class Reveal(Message, frozen=True):
-    """To helpers: reveal the mask sums over U3 for these sets, by rank: whole if True, else only the digest."""
+    """To helpers: reveal mask sum and noise pieces over U3 for each set in `sets`: whole if True, else their digest."""
 
     reply: ClassVar = Revealed
     role: ClassVar = Role.HELPER
@@ -143,7 +149,7 @@ def mask_stream(suite: Suite, parameters: Parameters, client: ClientId, rank: in
 
 
 def piece(parameters: Parameters, chunk: int, client: ClientId, rank: int, component: int, seed: bytes) -> bytes:
-    """Return a helper set's piece of a noise seed: that of one removable component of a client in a chunk."""
+    """Return the piece of a noise seed that follows from a set's `seed`, for one removable component of a client."""
     label = kdf.label("assisted-piece", parameters.round, chunk, client, rank) + b"/%d" % component
     return kdf.derive(seed, label, parameters.digest, SECRET_BYTES)
 
@@ -183,7 +189,7 @@ def sum_masks(
 
 
 def digest_value(parameters: AssistedParameters, rank: int, masks: bytes | memoryview, pieces: bytes) -> bytes:
-    """Return the digest of a helper set's mask sum and due pieces of noise seeds."""
+    """Return the digest of the value that a set of helpers reveals: its mask sum and its pieces of noise seeds."""
     label = kdf.label("assisted-value", parameters.round, 0, 0, rank)
     hashed = hashlib.sha256()
     for part in (label, parameters.digest, masks, pieces):

@@ -40,16 +40,17 @@ class EpochKey(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class EpochKeys(Message, frozen=True):
-    """The public keys of a helper for the coming rounds, by epoch."""
+    """The public keys of a helper for the coming rounds, by epoch: the index of the round that a key is for."""
 
     keys: Annotated[dict[int, EpochKey], Meta(max_length=MOST_SETS)]
 
 
 class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
-    """The common part, and H: each helper with its key for this round, or None if it has no key and cannot take part.
+    """The common part of the parameters, and the helpers H with their keys for this round.
 
-    At most `faulty` helpers, f, collude with the server and with T_C clients.  With `can_abort` any single helper can
-    stop a round; with `no_base` clients may have no base noise, so that more than f helpers could remove all noise.
+    A helper with the key None cannot take part.  At most `faulty` helpers, f, collude with the server and with T_C
+    clients.  `can_abort` permits fewer than 3 f + 1 helpers, so few that f of them, or even one, can stop a round.
+    `no_base` permits clients without base noise, so that more than f colluding helpers can remove all noise.
     """
 
     helpers: Annotated[dict[int, EpochKey | None], Meta(max_length=MOST_SETS)]
@@ -91,7 +92,10 @@ class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
     @property
     def voices(self) -> int:
-        """Return how many members of a set must give the same value: f + 1, or all, in the malicious mode; else one."""
+        """Return how many members of a set must give the same value.
+
+        In the malicious mode this is f + 1, or all members if the set is smaller; in the semi-honest mode it is one.
+        """
         return min(self.faulty + 1, len(self.helpers) - self.faulty) if self.is_malicious else 1
 
     @property
@@ -100,7 +104,7 @@ class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
         return Assistance(tuple(map(int, self.members)), self.faulty, self.no_base)
 
     def due(self, chunk: int, survivors: Collection[ClientId]) -> Due:
-        """Return, by client, the removable noise components that are due; the clients are the same in all chunks."""
+        """Return for each client the noise components to remove; all chunks remove components of the same clients."""
         return self.plans[chunk].due_components(survivors, removal_context(self.round, 0, self.digest))
 
     def check_own(self) -> None:
@@ -115,7 +119,7 @@ class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
 
 def check_helpers(parameters: AssistedParameters) -> None:
-    """Raise ParametersRefused unless f of m helpers may collude, 1 <= f < m, with at most `MOST_SETS` helper sets."""
+    """Raise ParametersRefused unless 1 <= f < m and there are at most `MOST_SETS` sets of m - f of the m helpers."""
     m, f = len(parameters.helpers), parameters.faulty
     if not 1 <= f < m or comb(m, f) > MOST_SETS or min(parameters.helpers) < 0:
         raise ParametersRefused(
@@ -183,7 +187,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     faulty: Annotated[int, Meta(ge=1)] = 1
     """The number of helpers, f, that may collude with the server."""
     abort: bool = False
-    """Whether any single helper may stop a round: then there may be fewer than 3 f + 1 helpers."""
+    """Whether fewer than 3 f + 1 helpers are allowed against a malicious server: f of them, or even one, can then stop
+    a round."""
     no_base: bool = False
     """Whether more than f helpers may see an update without noise: then n_min may be below n_max / 2."""
 

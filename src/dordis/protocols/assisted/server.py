@@ -1,8 +1,8 @@
 """The assisted server: it takes contributions, has helpers open boxes, agree on U3 (the survivors), reveal mask sums.
 
-For each set of m - f helpers every client has a mask; the members of the set reveal the sum of these masks.
-It holds one vector, the sum so far.  A stored contribution is read again only to subtract it, if its client is not in
-U3.
+For each set of m - f helpers every client has a mask; the members of the set reveal the sum of these masks.  The server
+holds one vector, the sum so far.  A stored contribution is read again only if its client is not in U3: then the
+contribution is subtracted from the sum.
 """
 
 import hashlib
@@ -181,7 +181,10 @@ class AssistedSetup(SummingSetup):
         return reply.signature
 
     def reveal(self) -> Flow:
-        """Ask helpers for the mask sum and due pieces of every set, until enough members of it gave the same value."""
+        """Ask helpers for mask sum and noise pieces of each set, until enough members of the set gave the same value.
+
+        Raise Unconfirmed if for some set too few members did.
+        """
         parameters, survivors = self.parameters, pack_words(self.u3)
         live, needed = set(self.live), parameters.voices
         self.sets = [
@@ -211,7 +214,10 @@ class AssistedSetup(SummingSetup):
     def _values(
         self, h: ClientId, reply: Revealed, asked: Mapping[ClientId, Mapping[int, bool]]
     ) -> dict[int, tuple[bytes, SetValue | None]]:
-        """Return for each set the digest, and the value if it was sent whole; raise if the reply is malformed."""
+        """Return for each set that a helper was asked for its digest, and its value if that was asked for whole.
+
+        Raise MalformedMessage if the reply has not exactly what was asked for.
+        """
         wholes = [rank for rank, is_whole in asked[h].items() if is_whole]
         size = packed_size(self.parameters.dim, self.parameters.bits)
         due = SECRET_BYTES * len(due_pieces(self.parameters, self.u3))
@@ -251,7 +257,7 @@ class AssistedSetup(SummingSetup):
             check_confirmed(voices)
 
     def unmask(self) -> Flow | None:
-        """Subtract the mask sums from the sum, and join the seeds of due noise from their pieces."""
+        """Subtract the mask sums from the sum, and join the seeds of the noise to be removed from their pieces."""
         parameters, due = self.parameters, due_pieces(self.parameters, self.u3)
         values = [voices.value for voices in self.sets]
         pieces = [value.pieces for value in values if value is not None]
@@ -271,7 +277,7 @@ def check_not_left_out(standing: Complaints, client: ClientId) -> None:
 
 
 def check_quorum_left(parameters: AssistedParameters, stage: str, live: Sequence[ClientId]) -> None:
-    """Raise unless enough helpers answered: a quorum in the malicious mode, else f + 1, one of every set."""
+    """Raise unless enough helpers answered: a quorum in the malicious mode, else f + 1, so that each set has one."""
     needed = parameters.quorum if parameters.is_malicious else parameters.faulty + 1
     if len(live) < needed:
         raise TooFewHelpers(stage, len(live), needed)

@@ -1,4 +1,4 @@
-"""Secure aggregation (SecAgg) whose noise stays exact under dropout, on the complete or on a sparse graph."""
+"""Secure aggregation with an escrow of clients' secrets, on the complete graph (SecAgg) or a sparse one (SecAgg+)."""
 
 from dataclasses import replace
 

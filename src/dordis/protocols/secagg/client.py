@@ -90,7 +90,7 @@ class SecAggClient(SummingClient[SecAggState]):
         suite: Suite = DEFAULT,
     ) -> None:
         if state is not None and journal is None:
-            raise InputError("a client is restored together with its journal: without it, it would answer twice")
+            raise InputError("restore a client together with its journal: without it a request gets a second answer")
         super().__init__(me, given, state or SecAggState(), journal, entropy)
         self._signing = signing
         self._registry = registry or {}
@@ -214,7 +214,7 @@ class SecAggClient(SummingClient[SecAggState]):
         return Channel(self._suite, self._parameters, sender, receiver, [*keys.values()], self._agreed[peer])
 
     def close(self) -> None:
-        """Leave the round; erase its secrets and this client's input."""
+        """Leave the round; erase this client's secrets and its input."""
         self._agreed.clear()
         self._prepared.clear()
         super().close()
@@ -295,7 +295,7 @@ class SecAggClient(SummingClient[SecAggState]):
         return u3
 
     def unmask(self, request: Unmask) -> Unmasking:
-        """Stage 4: disclose shares of survivors' self-masks and dropouts' masking keys, and its own due secrets."""
+        """Stage 4: disclose shares of survivors' self-masks and dropouts' masking keys, and own deposited secrets."""
         parameters, chunk = self._parameters, request.chunk
         u3 = self._checked_survivors(request.survivors)
         if parameters.is_malicious:
@@ -313,7 +313,10 @@ class SecAggClient(SummingClient[SecAggState]):
         )
 
     def share_noise(self, request: RemoveNoise) -> NoiseShares:
-        """Stage 5: disclose shares of secrets that are due for the U3 of stage 4; raise ProtocolError for others."""
+        """Stage 5: disclose shares of those deposited secrets of clients in `owing` that are released for stage 4's U3.
+
+        Raise ProtocolError if a client in `owing` has no such secret.
+        """
         parameters, chunk = self._parameters, request.chunk
         u3 = parameters.unpack(self.state.survivors[chunk])
         due = {u: ks for u, ks in parameters.escrow(chunk).releases(u3).items() if ks}

@@ -1,7 +1,8 @@
 """A client's secrets of a chunk, and everything that is derived from secrets: channels, masks, commitments, hashes.
 
-A dealer sends a hash of every share: a holder that discloses a share with another hash has altered it.  A hash covers a
-whole share, never one of its limbs.  A share is as hard to guess as the secret, 256 bits, so that no salt is needed.
+The dealer of a share is the client whose secret is shared, its holder the client that keeps the share.  A dealer sends
+a hash of every share: a holder that discloses a share with another hash has altered it.  A hash covers a whole share,
+never one of the numbers (limbs) in it.  A share is as hard to guess as the secret, 256 bits, so that no salt is needed.
 The hash's input is a label, the round, the parameter hash, chunk and dealer (`encode_dealer`), holder and index of the
 secret (`encode_holder`), all of fixed length, and the share.
 """
@@ -136,13 +137,13 @@ def commitment(
 def commitments(
     parameters: CohortParameters, chunk: int, client: ClientId, seed: bytes, deposited: Sequence[bytes]
 ) -> tuple[bytes, ...]:
-    """Return commitments to self-mask seed and deposited secrets; to a masking key, the public key is a commitment."""
+    """Return commitments to self-mask seed and deposited secrets; a masking key is committed to by its public key."""
     own = commitment(parameters, chunk, client, "self-mask", 0, seed)
     return (own, *(commitment(parameters, chunk, client, "noise", k, secret) for k, secret in enumerate(deposited)))
 
 
 def token_hash(parameters: CohortParameters, chunk: int, client: ClientId, token: bytes) -> bytes:
-    """Return the hash of an upload token; whoever shows the token has the upload, or colludes with its sender."""
+    """Return the hash of an upload token; only its sender, who may collude, and who gets the upload know the token."""
     return kdf.commit(kdf.label("token", parameters.round, chunk, client, client), parameters.digest, token)
 
 
@@ -151,12 +152,12 @@ _TWO = Struct(">QQ")
 
 
 def encode_dealer(parameters: CohortParameters, chunk: int, dealer: ClientId) -> bytes:
-    """Return the first part of the hash's input: the dealer and the chunk."""
+    """Return the first part of the input of `share_hash`: label, round, parameter hash, chunk and dealer."""
     return b"dordis/v1/share" + parameters.round + parameters.digest + _TWO.pack(chunk, dealer)
 
 
 def encode_holder(holder: ClientId, place: int) -> bytes:
-    """Return the second part of the hash's input: the holder, and the index of the secret in the chunk."""
+    """Return the second part of the input of `share_hash`: the holder, and the index of the secret in the chunk."""
     return _TWO.pack(holder, place)
 
 

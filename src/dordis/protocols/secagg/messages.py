@@ -26,7 +26,7 @@ def redacted_repr(message: Message) -> str:
 
 
 class Advertisement(Message, frozen=True):
-    """A client's public keys: one for channels and, for each chunk, one for masking; and hashes of upload tokens."""
+    """A client's public keys, one for channels and one a chunk for masking, and a hash of its upload token a chunk."""
 
     channel: bytes
     masking: bytes
@@ -123,7 +123,10 @@ class Agree(Message, frozen=True):
 
 
 class Unmasking(Message, frozen=True):
-    """Shares of the masking keys of dropouts (U2 without U3) and of self-masks of survivors; the sender's due seeds."""
+    """Shares of the masking keys of dropouts (U2 without U3) and of the self-masks of survivors.
+
+    `seeds` are the sender's own deposited secrets, by index, that the rule of the escrow releases for U3.
+    """
 
     chunk: int
     key_shares: bytes
@@ -144,7 +147,7 @@ class Unmask(Message, frozen=True):
 
 
 class NoiseShares(Message, frozen=True):
-    """Shares of other clients' due noise seeds, in the order of clients and noise components."""
+    """Shares of the noise seeds that `RemoveNoise` asks for, in the order of clients and noise components."""
 
     chunk: int
     shares: bytes
@@ -153,7 +156,7 @@ class NoiseShares(Message, frozen=True):
 
 
 class RemoveNoise(Message, frozen=True):
-    """Stage 5, per chunk: disclose your shares of the due noise seeds that survivors in `owing` did not disclose."""
+    """Stage 5, per chunk: disclose your shares of the noise seeds that survivors in `owing` should have disclosed."""
 
     reply: ClassVar = NoiseShares
     chunk: int

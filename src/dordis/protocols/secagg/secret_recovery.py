@@ -23,7 +23,10 @@ IsRight = Callable[[ClientId, int, bytes], bool]
 
 @dataclass(frozen=True)
 class DisclosedShares:
-    """The shares that one client disclosed, of shape (dealers, secrets of each, limbs); `fits` marks right hashes."""
+    """The shares that one client disclosed, of shape (dealers, secrets of each dealer, limbs of a share).
+
+    `fits` marks the shares that have the hash which their dealer sent.
+    """
 
     dealers: tuple[ClientId, ...]
     shares: Shares = field(repr=False)
@@ -61,7 +64,7 @@ def recover(
 ) -> RecoveredSecrets:
     """Return the dealers' secrets, rebuilt from the shares that their neighbourhoods disclosed.
 
-    Shares with a wrong hash are ignored; a secret is rebuilt if as many shares as the threshold remain.
+    Shares with a wrong hash are ignored; a secret is rebuilt if at least as many shares as the threshold remain.
     """
     secrets: dict[ClientId, dict[int, bytes]] = {u: {} for u in dealers}
     false: set[ClientId] = set()
@@ -98,7 +101,10 @@ def _by_holders(
 def _by_fitting(
     given: Sequence[tuple[Shares, Fits]], dealers: Sequence[ClientId]
 ) -> Iterator[tuple[list[int], list[tuple[ClientId, int]], Shares]]:
-    """Group secrets by the holders whose shares have the right hash; yield each group's holders, secrets and shares."""
+    """Group secrets by the holders that disclosed a share with the right hash; yield holders, secrets, shares by group.
+
+    Holders are indices in `given`, a secret is its dealer and index, and shares are those of the yielded holders only.
+    """
     if not given:
         yield [], [(u, 0) for u in dealers], np.empty(0, np.uint32)
         return

@@ -1,8 +1,9 @@
 """The SecAgg server: the set-up once a round (`setup`), then stages 2 to 5 for every chunk.
 
-In stages 2 to 5 inputs are added up, masks removed, due secrets released.  The server adds each upload to the sum as it
-arrives, so that it holds one vector for each open chunk, and none for each client.  `SecAggPrediction` computes the
-outcome of a round for given dropouts without masks or messages: the same U3, noise and failures.
+In stages 2 to 5 the server adds up the inputs, removes the masks, and obtains the *due* secrets: the deposited secrets
+that the rule of the escrow releases, given the survivors.  The server adds each upload to the sum as it arrives.  So
+it holds one vector for each open chunk, and none for each client.  `SecAggPrediction` computes the outcome of a round
+for given dropouts without masks or messages: the same U3, noise and failures.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -180,7 +181,11 @@ class ChunkServer(SummingChunk):
     def _checked_unmasking(
         self, v: ClientId, reply: Unmasking
     ) -> tuple[secret_recovery.DisclosedShares, Mapping[int, bytes]]:
-        """Return the shares that a client disclosed, by dealer, and its own due secrets; raise if malformed."""
+        """Return the shares that client v disclosed, by dealer, and the due secrets of its own that it disclosed.
+
+        Due secrets are the deposited secrets of v that the rule of the escrow releases for U3.  Raise if the reply is
+        malformed or has a secret that is not due.
+        """
         survivors = frozenset(self.u3)
         lost, alive = ([u for u in self._setup.holdings(v) if (u in survivors) is kept] for kept in (False, True))
         check_shares_length(reply.key_shares, len(lost), self._suite)
@@ -213,7 +218,12 @@ class ChunkServer(SummingChunk):
         return self._setup.masking_key(u, self.chunk) == self._suite.agreement.public_key(secret)
 
     def release_secrets(self) -> Flow:
-        """Stage 5: check the disclosed due secrets; ask other clients for shares of missing or wrong ones."""
+        """Stage 5: obtain the due secrets, which are the deposited secrets that the escrow's rule releases for U3.
+
+        In stage 4 each client disclosed its own due secrets.  They are checked against the client's commitments.  The
+        secrets of a client with a missing or wrong one are rebuilt from the shares of other clients, which are asked
+        for here.
+        """
         owing = {}
         for u in self.u3:
             disclosed, ks = self._disclosed.get(u, {}), self._due[u]
@@ -245,7 +255,7 @@ class ChunkServer(SummingChunk):
     def _checked_shares(
         self, v: ClientId, reply: NoiseShares, owing: Mapping[ClientId, tuple[int, ...]]
     ) -> secret_recovery.DisclosedShares:
-        """Return a client's shares of the missing due secrets, by dealer; every dealer has equally many."""
+        """Return the shares that client v disclosed of the secrets in `owing`, by dealer, equally many of each."""
         places = {u: [FIRST_DEPOSITED + k for k in owing[u]] for u in self._setup.holdings(v) if u in owing}
         return self._parse_shares(v, places, reply.shares)
 
@@ -312,7 +322,7 @@ class SecAggPrediction:
                 raise TooFewClients(Unmask.__name__, holders, self.parameters.threshold)
 
     def unreleased(self, due: Releases) -> Releases:
-        """Return the due secrets that neither their owner discloses nor enough other clients' shares rebuild."""
+        """Return the secrets in `due` that their owner does not disclose and too few clients are left to rebuild."""
         telling, helping = (set(self._answering(stage)) for stage in (Unmask, RemoveNoise))
         owing = {u: ks for u, ks in due.items() if ks and u not in telling}
         holders = self.parameters.neighbourhoods

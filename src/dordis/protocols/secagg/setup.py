@@ -1,4 +1,4 @@
-"""The server's set-up, once a round (stages 0 and 1): clients advertise keys (U1) and share secrets (U2)."""
+"""The server's set-up, once a round (stages 0 and 1): U1 advertise their keys, then U2 share their secrets."""
 
 from collections.abc import Mapping, Sequence
 from operator import eq
@@ -37,7 +37,7 @@ Fits = npt.NDArray[np.bool_]
 
 
 class SetupServer(SummingSetup):
-    """The server's stages 0 and 1, once a round: clients advertise keys (U1) and share secrets (U2)."""
+    """The server's stages 0 and 1, once a round: U1 advertise their keys, then U2 share their secrets."""
 
     def __init__(
         self, parameters: CohortParameters, registry: Registry, proofs: Mapping[ClientId, bytes], suite: Suite
@@ -103,7 +103,7 @@ class SetupServer(SummingSetup):
         return reply
 
     def deliver_shares(self) -> Flow:
-        """End of stage 1: send the members of U2 their ciphertexts and hashes; an accusation by one ends the round."""
+        """End of stage 1: send the members of U2 their ciphertexts and hashes; an accusation by any ends the round."""
         u2 = self.shares
         members = self.parameters.pack(u2)
         replies = yield {v: DeliverShares(members, self._addressed_to(v)) for v in u2}
@@ -126,7 +126,10 @@ class SetupServer(SummingSetup):
     def fits(
         self, chunk: int, holder: ClientId, wanted: Sequence[tuple[ClientId, int]], shares: Sequence[bytes]
     ) -> Fits:
-        """Tell for each share from a holder whether its hash is right; `wanted` has its dealer and secret index."""
+        """Tell for each share that `holder` disclosed whether it has the hash that the share's dealer sent.
+
+        `wanted` has, for each share, its dealer and the index of the secret.
+        """
         count, sent = shared_count(self.parameters, chunk), self.shares
         ends = range(HASH_BYTES * (chunk * count + 1) - hashes_length(self.parameters), 1, HASH_BYTES)
         spans = [slice(end - HASH_BYTES, end or None) for end in ends]  # a dealer's message ends with the hashes
