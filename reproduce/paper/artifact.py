@@ -26,9 +26,9 @@ MODEL = (
 """Rates with which 15 rounds are enough without noise; the paper's are for 150."""
 CHANCE = 0.1
 WHAT = (
-    f"Real training, ideal fidelity: a CNN of {PARAMETERS:,} parameters on CIFAR-10, {ROUNDS} rounds planned and run, "
-    "the paper's clients (16 of 100 a round, LDA(1)), clip bound 3, 20 bits, epsilon = 6, delta = 1/100, accounting "
-    "over all rounds, no dropout."
+    f"A CNN of {PARAMETERS:,} parameters was trained on CIFAR-10 at ideal fidelity. {ROUNDS} rounds were planned and "
+    "run, with the paper's clients (16 of 100 a round, LDA(1)), clip bound 3, 20 bits for each coordinate, epsilon = "
+    "6 and delta = 1/100. All rounds are charged to every client, and no client drops out."
 )
 
 
@@ -89,10 +89,11 @@ def show(results: Results) -> Content:
     chart = LineChart("The artifact's missing scale", "round", "accuracy, %", series)
     heads = ("noise", "accuracy", "epsilon that the ledger recorded")
     remark = (
-        "The artifact (SamuelGong/Dordis, `dskellam.py`, lines 184-203 of commit 75ea0da) adds Skellam noise of "
-        "`local_stddev` to data that it multiplied by `scale`; its `ddgauss.py` multiplies both. `local_stddev` is in "
-        "units of updates, as its accounting has it. "
-        "`reproduce/paper/unscaled.py` does the same, and the ledger counts the noise that is really there."
+        "The artifact (SamuelGong/Dordis, `dskellam.py`, lines 184-203 of commit 75ea0da) multiplies the data by "
+        "`scale`, and then adds Skellam noise of the standard deviation `local_stddev`, which is not multiplied by "
+        "`scale`. Its `ddgauss.py` multiplies both. In the artifact's accounting `local_stddev` is in units of "
+        "updates. `reproduce/paper/unscaled.py` leaves out the scale in the same way, and the ledger counts the noise "
+        "that is really added."
     )
     return Content(verdicts, [Grid(f"after {ROUNDS} rounds", heads, rows)], [chart], [remark])
 

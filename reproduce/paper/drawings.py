@@ -15,7 +15,7 @@ CLIENTS, TOLERANCE = 4, 2
 """The paper's example: |U| = 4, T = 2, target noise 1."""
 COMPONENTS = (Fraction(1, 4), Fraction(1, 12), Fraction(1, 6))
 FIVE = ("c-comp", "comm", "s-comp", "comm", "c-comp")
-DRAWN = "Drawn from our own code; nothing is run or measured."
+DRAWN = "This section is computed by the code of dordis; no round is run or measured."
 UNIT = Fraction(2**20)
 """The central variance that is divided: shares are exact multiples of 2^-20 of it."""
 
@@ -57,7 +57,7 @@ def show_figure_3(results: Results) -> Content:
             categories=("rebasing", "decomposition"),
         )
     ]
-    remark = "Rebasing is a cost baseline here too: `privacy.noise.kind = 'rebasing'` proves no epsilon."
+    remark = "dordis simulates rebasing for its cost only: `privacy.noise.kind = 'rebasing'` proves no epsilon."
     return Content([verdict], [Grid("two add-then-remove approaches", heads, rows)], charts, [remark])
 
 
@@ -112,7 +112,8 @@ def show_table_1(results: Results) -> Content:
     remarks = (
         "Keys are generated and secrets shared once a round, before the pipeline (the paper's steps 2 and 3): their "
         "cost does not depend on the model.",
-        "Links carry both ways at once: here the delivery of sums has a resource of its own, where the paper has one.",
+        "A link carries both directions at once. So dordis has a resource for each direction, where the paper has one "
+        "for both.",
     )
     return Content([verdict], [Grid("stages of a chunk", ("stage", "resource", "steps"), rows)], (), remarks)
 

@@ -12,10 +12,10 @@ TITLE = "The paper, figure by figure"
 INTRODUCTION = (
     "This page has every figure and table of the paper's evaluation and motivation, with the paper's numbers beside "
     "ours. Each section says first what was run. For each statement of the paper the column *verdict* says whether it "
-    "is true here: `holds`, `NO: differs, because ...` or `cannot be run here`. A number is called fitted if our "
-    "costs were chosen to give it; such a number proves nothing. A section without results says `not run`. Figures 5 "
-    "and 7 and table 4 describe the protocol, the architecture and the programming interface: "
-    "[paper_map.md](../paper_map.md) says where they are in dordis."
+    "is true here: `holds`, `NO: differs, because ...` or `cannot be run here`. A number is called *fitted* if the "
+    "costs in our model were chosen so that this number results; a fitted number proves nothing. A section without "
+    "results says `not run`. Figures 5 and 7 and table 4 describe the protocol, the architecture and the programming "
+    "interface: [paper_map.md](../paper_map.md) says where they are in dordis."
 )
 DATA = (
     "DIR has the data sets of the presets `mnist-writers`, `cifar10-features` and `chat`, and an .npz file of "

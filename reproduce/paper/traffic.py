@@ -10,13 +10,14 @@ from reproduce.network import CLIENTS, PAPER_REBASING, PAPER_XNOISE, count_rows,
 from reproduce.paper import Content, Grid, Job, Results, Section, Verdict
 
 MESSAGES = (
-    "Real messages: a round of SecAgg with updates of 1,000 coordinates is run for each number of clients and scheme, "
-    "and the encoded bytes of a survivor are counted; rebasing is a formula of the model's length."
+    "For each number of clients and each noise scheme a round of SecAgg with updates of 1,000 coordinates was run, and "
+    "the bytes of a survivor's encoded messages were counted. The bytes of rebasing are computed from the length of "
+    "the model."
 )
 REMARKS = (
-    "The paper's megabytes (2^20 bytes) are compared with what a survivor sends and receives; what it sends alone is "
-    "about half.",
-    "Rebasing is a cost baseline: it proves no epsilon here, and the paper gives it no protocol.",
+    "The paper's megabytes (2^20 bytes) are compared with the bytes that a survivor sends and receives together; about "
+    "half of these are sent.",
+    "Rebasing is simulated for its cost only: no epsilon is proved for it, and the paper describes no protocol for it.",
     "`single`, our default, has one seed for each client where the paper's `exact` has T.",
 )
 

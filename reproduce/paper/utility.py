@@ -72,9 +72,10 @@ SEMI_HONEST = ("protocol.mode=semi-honest", "protocol.colluders=0", "protocol.th
 """The paper's threat model: T = t = n/2, no colluders."""
 TRAINED = (
     "Real training was done at ideal fidelity (no masks, noise of the same distribution) on stand-ins for the paper's "
-    "data: MNIST by its writers, CIFAR-10 with 1,000 clients, chat texts. Instead of the paper's networks, the models "
-    "are small (public features, or counts of words), because such models can learn in spite of the noise that "
-    "epsilon requires. As in the paper, clients drop out before the upload, T = t = n/2, and there are no colluders. "
+    "data: MNIST by its writers, CIFAR-10 with 1,000 clients, chat texts. Small models take the place of the paper's "
+    "networks, because they can learn in spite of the noise that epsilon requires: for images a softmax model on "
+    "features that are fixed in advance (public features), for texts a language model that is computed from noisy "
+    "counts of words. As in the paper, clients drop out before the upload, T = t = n/2, and there are no colluders. "
     "Epsilon is 6 over the rounds of one client, at delta = 1e-5. Every run has 10 rounds."
 )
 
@@ -193,8 +194,8 @@ def task_verdicts(results: Results, task: StandIn, lost: dict[float, tuple[float
     worst = RATES[-1]
     most = max(lost, key=lambda rate: lost[rate][0])
     reason = (
-        f"with honest noise Orig keeps only {1 - worst:g} of the variance at {worst:.0%} dropout and spends "
-        f"{overspent(task, worst):.2f}: the gap is the price of the privacy that it does not give"
+        f"at {worst:.0%} dropout Orig keeps only {1 - worst:g} of the noise variance that epsilon 6 requires, and "
+        f"spends {overspent(task, worst):.2f}: Orig is better because it has less noise and protects less"
     )
     unit = "points" if task.is_accuracy else "% of perplexity"
     said = f"{task.task}: XNoise loses at most {LOSS} {unit} against Orig, at every rate"
@@ -204,7 +205,7 @@ def task_verdicts(results: Results, task: StandIn, lost: dict[float, tuple[float
         mean, error = differences(results, task, worst, AT_ORIGS)
         verdicts.append(
             Verdict.decide(
-                f"{task.task}: planned for the epsilon that Orig really spends at {worst:.0%}, XNoise loses at most "
+                f"{task.task}: XNoise, planned for the epsilon that Orig spends at {worst:.0%} dropout, loses at most "
                 f"{LOSS} {unit} or two standard errors",
                 "no statement",
                 f"{mean:.2f} (se {error:.2f}) {unit}",
