@@ -25,8 +25,8 @@ Made = TypeVar("Made")
 class RoundInfo:
     """A round as the application's server and clients see it.
 
-    `number` counts finished rounds from 1, `index` counts all tries from 0.  On a client, `number` follows from the
-    index (`told_number`).
+    On the server, `number` counts finished rounds from 1, and `index` counts all tries of rounds from 0.  On a client,
+    `number` is `index` + 1 (see `told_number`).
     """
 
     number: int
@@ -62,7 +62,10 @@ class Task:
     by_record: bool = False
     """Whether records are the unit of privacy, so that clients compute one gradient for each record."""
     record: str = ""
-    """Column of a table whose rows with the same id are one record; empty if each row is a record."""
+    """Name of the table column with the ids of records: rows with the same id are one record.
+
+    The name is empty if each row is a record.
+    """
 
 
 class AppServer(ABC):
@@ -170,7 +173,7 @@ class AppForm:
     dtype: str
     """Number type of a model on the wire."""
     models: frozenset[int]
-    """All lengths that models may have, in numbers."""
+    """All lengths that models may have, counted in numbers, not in bytes."""
     updates: frozenset[int]
     """All lengths that updates may have, in coordinates."""
 
@@ -225,9 +228,9 @@ class AppClient(ABC):
         return {}
 
     def expect(self, round: RoundInfo, peers: Sequence["AppClient"]) -> None:  # noqa: B027  most train alone
-        """Prepare to train together with `peers`; a simulation calls this before they train in one process.
+        """Prepare to train together with `peers`, the applications of all clients of the round in this process.
 
-        It is called for the first of the peers only.
+        A simulation calls this before they train, on the first of the peers only; `peers` includes that first one.
         """
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:  # noqa: B027  most clients do nothing

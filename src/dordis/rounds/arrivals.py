@@ -1,6 +1,7 @@
-"""Contributions to rounds with open arrival: each is stored and counted before it is acknowledged.
+"""Contributions to rounds with open arrival: the server stores and counts each before it acknowledges it.
 
-A server that restarts in mid-round continues with the stored contributions and admits more.
+A *contribution* is the one message in which an arriving client sends its input to the sum.  A server that restarts
+during a round continues with the stored contributions and admits more.
 """
 
 import os
@@ -28,11 +29,11 @@ Stored = TypeVar("Stored", bound=msgspec.Struct)
 _LENGTH = 8
 
 COMPLAINTS = "complaints.json"
-"""Name of the file, beside the contributions, with the complaints of clients and helpers in all rounds of a run."""
+"""Name of the file, in the folder of the contributions, with the complaints of helpers about clients in a run."""
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """One contribution as it arrived: the client, and the encoded message."""
+    """One contribution as it arrived: the client, and the encoded message (`frame`) with its large field (`bulk`)."""
 
     client: ClientId
     frame: bytes
@@ -40,12 +41,12 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 class ArrivalStore:
-    """The contributions to one round at a time, in a file; without a `path`, in a temporary file.
+    """Stores the contributions to one round at a time in the file at `path`; without a path, in a temporary file.
 
-    The file has the round, the contributions, an empty record when the round is closed, and U3, the clients in the sum.
-    Every record is preceded by its length, and synced before `add` returns.  A record that a crash cut short was not
-    acknowledged, and is dropped.  A second file has the standing state: the complaints of clients and helpers, which
-    last from round to round.
+    The records of the file are, in order: the round; one record for each contribution; an empty record once the round
+    is closed; U3, the clients in the sum.  Every record is preceded by its length, and is on disk when `add` returns.
+    A record that a crash cut short was not acknowledged, and is dropped.  A second file has the standing state, which
+    lasts from round to round: the complaints of helpers about clients.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -96,7 +97,7 @@ class ArrivalStore:
         return msgspec.msgpack.decode(self._begun, type=kind) if self._begun else None
 
     def begin(self, round: msgspec.Struct) -> None:
-        """Store a round and drop the contributions to the one before; if it is stored already, change nothing."""
+        """Store a round and drop the contributions to the round before; if it is stored already, change nothing."""
         begun = ENCODER.encode(round)
         if self._begun != begun:
             self._write(begun, begin=True)
@@ -113,9 +114,10 @@ class ArrivalStore:
             self.is_closed = True
 
     def fix_survivors(self, survivors: tuple[ClientId, ...]) -> tuple[ClientId, ...]:
-        """Return U3, the clients in the sum, as stored for this round; if none is stored, store and return `survivors`.
+        """Return the stored U3, the clients in the sum; if none is stored, store and return `survivors`.
 
-        Helpers agree on one U3 for an index, so a restarted server must not ask them for another.
+        Nothing is stored before the round is closed.  Honest helpers sign only one U3 for a round, so a restarted
+        server must ask for the same U3 again.
         """
         if not self._survivors and self.is_closed:
             words = pack_words(survivors)
@@ -129,18 +131,18 @@ class ArrivalStore:
             self._path.unlink(missing_ok=True)
 
     def standing(self, kind: type[Stored]) -> Stored | None:
-        """Return the stored complaints of helpers about clients in this run; None if none were stored."""
+        """Return the stored complaints of helpers about clients in this run as a `kind`; None if none are stored."""
         return decode_standing(self._standing, kind, self._path) if self._standing else None
 
     def keep_standing(self, standing: msgspec.Struct) -> None:
-        """Store the standing state, the complaints of clients and helpers; it is on disk when this returns."""
+        """Store the standing state, the complaints of helpers about clients; it is on disk when this returns."""
         encoded = msgspec.json.encode(standing, order="deterministic")
         if self._path is not None and encoded != self._standing:
             write_atomically(self._path.with_name(COMPLAINTS), encoded)
         self._standing = encoded
 
     def _opened(self) -> AbstractContextManager[IO[bytes]]:
-        """Open the file for reading; a temporary file, which has no path, also for writing."""
+        """Open the file at the path for reading, or, without a path, the temporary file for reading and writing."""
         if self._path is not None:
             return self._path.open("rb")
         if self._unnamed is None:
@@ -149,7 +151,7 @@ class ArrivalStore:
         return nullcontext(self._unnamed)
 
     def _read(self) -> Iterator[tuple[int, bytes]]:
-        """Yield every record with its offset in the file."""
+        """Yield every record with its offset in the file; cut off a last record that is incomplete."""
         if self._path is None or not self._path.exists():
             return
         size, place = self._path.stat().st_size, 0
@@ -183,7 +185,7 @@ class ArrivalStore:
 
 
 def decode_standing(encoded: bytes, kind: type[Stored], path: Path | None) -> Stored:
-    """Return the complaints of clients and helpers of a run, decoded; `path` is a file of the run, for the error."""
+    """Return the decoded complaints of a run; raise InputError, which names their file in the folder of `path`."""
     try:
         return msgspec.json.decode(encoded, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -193,7 +195,7 @@ def decode_standing(encoded: bytes, kind: type[Stored], path: Path | None) -> St
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Answers the open call, which asks any client to contribute: with stored contributions, then with new ones."""
+    """Answers an open call, a request to any client to contribute: first with stored replies, then with new ones."""
 
     store: ArrivalStore
     gate: PrivacyGate
@@ -219,8 +221,8 @@ class Arrivals:
             check_open(self.store.is_closed, u)
             check_admissible(u, arrived, most)
             call.admit(u, reply)
-            # Stored before it is counted: a server that stops in between counts the stored contribution when it
-            # restarts.  In the other order a client could be counted whose contribution is lost.
+            # The reply is stored before the client is counted.  If the server stops in between, it counts the client
+            # when it restarts.  In the other order a client could be counted whose contribution is lost.
             self.store.add(Arrival(u, wire.encode(reply), bytes(wire.bulk_of(reply))))
             self.gate.admit_arrival(u)
             arrived[u] = None
@@ -241,6 +243,6 @@ def check_open(is_closed: bool, client: ClientId) -> None:
 
 
 def check_admissible(client: ClientId, arrived: Collection[ClientId], most: int) -> None:
-    """Raise UnexpectedRequest for a second contribution of a client, or if the round has `most` contributions."""
+    """Raise UnexpectedRequest if the client contributed before, or if the round has `most` contributions already."""
     if client in arrived or len(arrived) >= most:
         raise UnexpectedRequest(f"client {client} contributed before, or the round has all its {most} contributions")

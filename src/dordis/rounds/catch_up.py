@@ -1,13 +1,14 @@
-"""How a client catches up: with the model of a round, and after a restart with the round itself.
+"""How a client obtains the model of a round, and how it restores an open round after a restart.
 
-A client has the model in its cache, gets it in pieces from the server, or replays missed sums: it computes the present
-model from its last model and the sums since then.  Sums are sent instead of the model if they are shorter together.
-They are public.  A client trains only from a model with the digest in the invitation; if replay gives another model,
-the server sends the right one.
+A client that does not have the model in its cache gets it in one of two ways.  Either the server sends the model in
+pieces.  Or the server sends the public sums of the rounds that the client missed, and the client *replays* them: it
+computes the present model from its last model and these sums.  The server sends the sums if all together are shorter
+than the model.  A client trains only from a model with the digest in the invitation; if replay gives a model with
+another digest, the server sends the model in pieces.
 
 After a restart a client restores the open round from the events in its journal.  Pieces of the model and delivered sums
-are stored as the requests that brought them.  Update and encoded input are secret, and are erased with the journal of
-the round.
+are stored in the journal as the requests that brought them.  The update and its encoding are secret; they are erased
+with the journal when the round ends.
 """
 
 from collections.abc import Sequence
@@ -45,14 +46,17 @@ Kind = TypeVar("Kind", bound=Parameters)
 
 
 class Event(msgspec.Struct, frozen=True, tag=True):
-    """An event of a client's round."""
+    """An event of a client's round, stored in the journal of the round."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
 
 
 class Invited(Event, frozen=True):
-    """The owner consented to an invitation; the round may be counted for this machine only."""
+    """The owner consented to an invitation; `machine` is a random id of the machine on which the client takes part.
+
+    The owner counts the participation for this machine, and refuses the same round on another one.
+    """
 
     invite: Invite
     accepted: Accepted
@@ -60,7 +64,10 @@ class Invited(Event, frozen=True):
 
 
 class Trained(Event, frozen=True):
-    """The application computed an update, of number type `dtype`, and the values of further releases, as doubles."""
+    """The application computed an update, whose number type is `dtype`.
+
+    `values` has the values of further releases by name, as bytes of 64-bit floats.
+    """
 
     dtype: str
     update: memoryview
@@ -68,7 +75,11 @@ class Trained(Event, frozen=True):
 
 
 class Encoded(Event, Generic[Kind], frozen=True):
-    """The update was encoded by the parameters; restored only if an answer of the summing protocol is stored too."""
+    """The update was encoded as the parameters say.
+
+    This event is used after a restart only if the journal also has an answer of the summing protocol.  Otherwise the
+    server repeats the parameters, and the update is encoded anew.
+    """
 
     parameters: Kind
     vector: memoryview
@@ -80,26 +91,32 @@ def event_kinds(parameters: type[Parameters]) -> Any:
 
 
 def missed_sum(number: int, parameters: Parameters, sums: Sequence[Dispatch]) -> SendSum:
-    """Return the message with the sum of a finished round, and those of its parameters that decoding needs."""
+    """Return the message with the sum of a finished round; parameters that decoding does not need are left out."""
     bare = replace(extend(parameters, Parameters), variances={}, tables=b"", beacon=b"")
     return SendSum(number, bare, {s.chunk: s.survivors for s in sums}, b"".join(s.vector for s in sums))
 
 
 class RecentSums:
-    """The delivered sums of a run's last rounds: as many as are shorter together than the model."""
+    """The delivered sums of a run's last rounds, which the server sends to clients that missed them.
+
+    The oldest sums are dropped until all together are shorter than the model and are at most `MOST_REPLAYS`.
+    """
 
     def __init__(self) -> None:
         self._sums: list[SendSum] = []
         self._length: tuple[int, int] = (0, 0)
 
     def begin(self, invite: Invite) -> None:
-        """Record the lengths of model and update for a round; if they changed, stored sums are dropped."""
+        """Record the lengths of a round's model and update; if one of them has changed, drop the stored sums."""
         length = invite.model_bytes, invite.dim
         if length != self._length:
             self._sums, self._length = [], length
 
     def keep(self, number: int, parameters: Parameters, sums: Sequence[Dispatch | None]) -> None:
-        """Store the sum of a round; if it was not delivered, drop all sums, since replay cannot pass the gap."""
+        """Store the sum of a round, given by chunk; if a chunk was not delivered (None), drop all stored sums.
+
+        Replay needs the sum of every round, so it could not pass the gap.
+        """
         delivered = [s for s in sums if s is not None]
         if len(delivered) < len(sums):
             self._sums = []
@@ -115,7 +132,7 @@ class RecentSums:
         return tuple(self._sums)
 
     def since(self, digest: bytes) -> Sequence[SendSum]:
-        """Return the sums to replay on the model with this digest to get the present model; empty if one is missing."""
+        """Return the sums that lead from the model with this digest to the present model; empty if one is missing."""
         starts = [place for place, s in enumerate(self._sums) if s.parameters.model == digest]
         return self._sums[starts[-1] :] if starts else ()
 
@@ -127,7 +144,7 @@ def find_held_model(app: AppClient, models: ModelCache, invite: Invite) -> bytes
 
 
 class ModelCatchUp:
-    """Computes the model of a round from the client's cached model and the sums that it missed."""
+    """Computes the model of a round from the client's cached model and the sums that the client missed."""
 
     def __init__(
         self,
@@ -143,7 +160,11 @@ class ModelCatchUp:
         self._count = self._size = 0
 
     def take(self, request: SendSum) -> ModelBytes | None:
-        """Return the model after one more sum, or None if it cannot be computed; a sum out of order changes nothing."""
+        """Return the model after one more sum, or None if it cannot be computed.
+
+        A sum that does not belong to the model reached so far changes nothing.  Raise UnexpectedRequest if the sum is
+        not of an earlier round of the run, or if the sums so far are too many or not shorter than the model.
+        """
         invite, parameters = self._invited.invite, request.parameters
         check_missed(invite, parameters)
         if self._model is None or parameters.model != self._model.digest:
@@ -170,7 +191,7 @@ def next_model(
 
 
 def decode_missed_sum(request: SendSum, dim: int, kind: type[Mechanism] | None) -> Aggregate:
-    """Return the sum in a message, in real units; raise if it does not fit its parameters."""
+    """Return the sum in a message, in real units; raise if the sum does not fit the parameters in the message."""
     check_readable(request.parameters)
     private = DistributedDP.from_parameters(request.parameters, dim, kind)
     check_whole(request, private)
@@ -189,7 +210,7 @@ def check_readable(parameters: Parameters) -> None:
 
 
 def check_whole(request: SendSum, private: DistributedDP) -> None:
-    """Raise ProtocolError unless there is exactly one sum, over at least one client, for every chunk."""
+    """Raise ProtocolError unless a message has one sum of at least one client, of the right length, for every chunk."""
     chunks = range(len(private.parameters.chunks))
     if list(request.survivors) != list(chunks) or not all(0 < s <= MOST_CLIENTS for s in request.survivors.values()):
         raise ProtocolError("a sum is over one or more clients in each chunk")
@@ -204,13 +225,13 @@ def check_missed(invite: Invite, parameters: Parameters) -> None:
 
 
 def check_shorter(invite: Invite, count: int, size: int) -> None:
-    """Raise UnexpectedRequest if the sums that the client missed are too many to replace the model, or not shorter."""
+    """Raise UnexpectedRequest if `count` sums are too many, or if their `size` in bytes is not below the model's."""
     if count > MOST_REPLAYS or size >= invite.model_bytes:
         raise UnexpectedRequest(f"{count} sums of {size} bytes are too many for a model of {invite.model_bytes}")
 
 
 class ModelIntake:
-    """The model of one round, compared with the digest in the invitation before training."""
+    """Obtains the model of one round, and compares it with the digest in the invitation before training."""
 
     def __init__(
         self, invited: Invited, models: ModelCache, follower: ModelCatchUp, journal: Journal, owner: ClientOwner
@@ -221,12 +242,15 @@ class ModelIntake:
         self._pieces, self._count = bytearray(), 0
 
     def recall(self, piece: SendModel) -> None:
-        """Add a piece that was stored in the journal."""
+        """Add a piece of the model that was stored in the journal before a restart."""
         self._count += 1
         self._pieces += piece.data
 
     def take_piece(self, request: SendModel) -> PieceReceived:
-        """Store the next piece of the model; a piece that a restarted server repeats is accepted again."""
+        """Store the next piece of the model; a piece that a restarted server repeats is accepted again.
+
+        Raise UnexpectedRequest for any other piece, and for more pieces than a model of this length may have.
+        """
         held = self._pieces if self.model is None or self._accepted.has_model else self.model.data
         start, end, size = request.offset, request.offset + len(request.data), len(held)
         if self.model is None and start == size and 0 < len(request.data) <= self._invite.model_bytes - size:
@@ -242,12 +266,15 @@ class ModelIntake:
         return PieceReceived(start)
 
     def replay(self, request: SendSum) -> SumUsed:
-        """Apply a missed sum to the last model; cache the result if it has the digest in the invitation."""
+        """Apply a missed sum to the last model, and return the digest of the result, empty if there is none.
+
+        The result is cached if it has the digest in the invitation.
+        """
         followed = self._follower.take(request)
         if followed is None:
             return SumUsed(b"")
         if self.model is None:
-            with suppress(ProtocolError):  # more sums follow, or the server has to send the model
+            with suppress(ProtocolError):  # a wrong digest is allowed: more sums or the model follow
                 check_model(self._invite, followed)
                 self._models.keep(followed)
                 self.model = followed
@@ -259,7 +286,11 @@ class ModelIntake:
         return len(self._pieces) == self._invite.model_bytes
 
     def assemble(self) -> ModelBytes:
-        """Return the model from the cache or from its pieces; raise if its digest is wrong or a number too large."""
+        """Return the model of the round, from the cache or put together from its pieces, and cache it.
+
+        Raise ProtocolError if the pieces do not give the digest in the invitation, and ParametersRefused if the model
+        contains a number that is not finite or whose magnitude is above `LARGEST_WEIGHT`.
+        """
         if self.model is None:
             model = ModelBytes.read(self._invite.dtype, bytes(self._pieces))
             check_model(self._invite, model)
@@ -275,14 +306,14 @@ class ModelIntake:
 
 
 def check_pieces(invite: Invite, count: int) -> None:
-    """Raise UnexpectedRequest if a model has too many pieces for its length: each piece is a record of the journal."""
+    """Raise UnexpectedRequest if `count` pieces are too many for the model's length: each is written to the journal."""
     most = FEW_PIECES + invite.model_bytes // SMALLEST_PIECE
     if count > most:
         raise UnexpectedRequest(f"piece {count} of a model of {invite.model_bytes} bytes, which may have {most} pieces")
 
 
 def check_model(invite: Invite, model: ModelBytes) -> None:
-    """Raise ProtocolError unless the model has the digest in the invitation: all clients train from the same model."""
+    """Raise ProtocolError unless a model has the digest in the invitation, so that all clients train from one model."""
     if len(model.data) != invite.model_bytes or model.digest != invite.model:
         raise ProtocolError("the model does not have the digest in the invitation")
 

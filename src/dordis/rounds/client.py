@@ -1,8 +1,9 @@
-"""A client: the one object that handles all messages of all rounds, and has access to the client's data.
+"""The client: one object answers the server's messages in all rounds, and calls the application on the client's data.
 
-A round: invitation (the owner consents), model, training, parameters (the owner consents again), encoding, summing
-protocol, delivery.  No data are used before consent.  An unexpected message aborts the round for good.  A stopped
-client resumes from a journal on disk (`Client.restore`).
+A round has these steps: invitation, to which the owner consents; model; training; parameters, to which the owner
+consents too; encoding; summing protocol; delivery of the sum.  No data are used before the first consent.  After an
+unexpected message the client leaves the round for good.  A restarted client resumes an open round from the journal on
+disk (`Client.restore`).
 """
 
 import secrets
@@ -37,17 +38,17 @@ from dordis.rounds.user_code import Prepared, StopOnFailure, UserCode, prepare, 
 
 MACHINE_BYTES = 32
 EARLY = (SendModel, SendSum, Train, Opening)
-"""Requests that a client accepts between the invitation and the parameters of a round."""
+"""Requests that a client accepts after an invitation; `Opening`, which has the parameters, is the last of them."""
 
 
 class Client:
-    """One client of a federation, made once: application, owner, keys, and a journal for every round.
+    """One client in all rounds of a federation: its application, owner and keys, and a journal for every round.
 
-    A `mechanism` of a third party is installed by the owner and given here; no server can make a client load one.
-    `user_code` decides what a failure of the application does: stop the run (`StopOnFailure`, the default), or give a
-    zero update and tell the owner (`ZeroOnFailure`, for deployments).  With a `form`, models and updates of other
-    lengths are refused unread.  With `sums_at_opening`, records are summed when the parameters arrive, not at training:
-    for clients whose process may end in between.
+    `mechanism` is a third party's class, installed by the owner; no server can make a client load one.  `user_code`
+    decides what a failure of the application does: stop the run (`StopOnFailure`, the default), or give a zero update
+    and tell the owner (`ZeroOnFailure`, for deployments).  With a `form` the client refuses invitations with models or
+    updates of other lengths.  With `sums_at_opening` the client sums record gradients when the parameters arrive, not
+    at training: sums are not stored, and its process may end between the two.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Client:
         return f"<Client {self.me}>"
 
     def check_expected(self, kind: type[Message], size: int = 0) -> None:
-        """Raise UnexpectedRequest for a message whose type or size is not allowed now; called before it is read."""
+        """Raise UnexpectedRequest unless a message of this type and size is allowed now; called before decoding it."""
         round = self.round
         begun = round is not None and round.summing is not None
         if not (begun or issubclass(kind, Invite) or (round is not None and issubclass(kind, EARLY))):
@@ -107,14 +108,14 @@ class Client:
             self.round.close()
 
     def stop(self) -> None:
-        """Stop without leaving the open round: it can be restored, here or in another process."""
+        """Stop, but do not leave the open round: it can be restored from its journal, also in another process."""
         if self.round is not None:
             self.round.stop()
             self.round = None
         self.user_code.stop()
 
     def _invited(self, invite: Invite) -> Accepted:
-        """Return the answer to an invitation, after the owner's consent; a new round ends the open one for good."""
+        """Return the answer to an invitation, after the owner's consent; leave any other open round for good."""
         if self.round is not None and self.round.invite.round == invite.round:
             return self.round.accepted_again(invite)
         checks.check_invite(invite)
@@ -141,7 +142,7 @@ class Client:
         return self.round.accepted
 
     def _check_ready(self, invite: Invite) -> None:
-        """Raise NotReady if the application is not ready; no later answer in this round may depend on the data."""
+        """Raise NotReady if the application is not ready; after this no client declines a round because of its data."""
         if not self.user_code.call("is_ready of the application", lambda: self.app.is_ready(invite.info)):
             raise NotReady(f"the application of client {self.me} is not ready for round {invite.number}")
 
@@ -170,7 +171,7 @@ class ClientRound:
 
     @classmethod
     def entered(cls, client: Client, journal: Journal, invite: Invite, proof: bytes) -> "ClientRound":
-        """Return a new round that the owner has consented to."""
+        """Begin a round to which the owner has consented, and note it in the journal; `proof` proves the selection."""
         has_model = client.models.get(invite.model) is not None or not invite.model_bytes
         holds = UNSET if has_model else catch_up.find_held_model(client.app, client.models, invite)
         accepted = Accepted(selected=True, has_model=has_model, proof=proof, holds=holds)
@@ -180,7 +181,7 @@ class ClientRound:
 
     @classmethod
     def restored(cls, client: Client, journal: Journal) -> "ClientRound":
-        """Return the round in a journal as it was when the process stopped; answers not stored are computed anew."""
+        """Return the round in a journal as it was when the process stopped; answers not in it are computed anew."""
         invited, *events = journal.events(client.events)
         restored = cls(client, journal, invited)
         for event in events:
@@ -210,7 +211,7 @@ class ClientRound:
         return self._delivering.longest if issubclass(kind, Dispatch) and self._delivering is not None else 0
 
     def handle(self, request: Message) -> Message:
-        """Return the reply to a request; if it is refused, leave the round and raise."""
+        """Return the reply to a request; if this client refuses the request, leave the round and raise."""
         answered = False
         try:
             if self._closed:
@@ -259,9 +260,10 @@ class ClientRound:
         return self.sum(request)
 
     def train(self) -> Ready:
-        """Compute the update from the model of the invitation, and store it.
+        """Compute the update from the model, store it in memory and in the journal, and return `Ready`.
 
-        From here on no answer depends on the data: a failure gives a zero update.
+        If training fails, `user_code` decides: it stops the run, or a zero update is stored and the reply is the same.
+        With records as the unit of privacy, sum their gradients instead; that sum is not written to the journal.
         """
         if self.invite.terms.records:
             if self._update is None and not self._client.sums_at_opening:
@@ -301,7 +303,7 @@ class ClientRound:
         return self._count_upload(request, self._enter(private, vector).handle(request))
 
     def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> DistributedDP:
-        """Return the encoding that the parameters define; raise if they break a protocol rule or the owner refuses."""
+        """Return the encoding that the parameters define; raise if they break a rule or terms, or the owner refuses."""
         client, dim = self._client, self.invite.dim
         parameters.once("rules", lambda: rules.check_rules(parameters))
         checks.check_fits(self.invite, parameters, client.mechanism)
@@ -311,7 +313,7 @@ class ClientRound:
         return parameters.once(("encoding", dim, kind), lambda: DistributedDP.from_parameters(parameters, dim, kind))
 
     def encode(self, private: DistributedDP) -> Vector:
-        """Return the update, clipped and encoded by the parameters, and drop the original from memory."""
+        """Return the update, clipped and encoded by the parameters, and forget it; if that fails, a zero update."""
         if isinstance(self._update, RecordSum):
             summed, self._update, self._parameters = self._update, None, private.parameters
             return private.encode_records(summed.total, {CLIPPING_BIT: summed.below}, self._client.entropy)
@@ -322,14 +324,14 @@ class ClientRound:
         return private.encode(zero_update(self.invite.dim), entropy) if vector is None else vector
 
     def take_update(self, parameters: Parameters) -> Prepared:
-        """Return the update, which this object then drops, and remember `parameters` as those of the round."""
+        """Return the stored update and forget it, and remember `parameters` as the parameters of the round."""
         if self._update is None or isinstance(self._update, RecordSum):
             raise UnexpectedRequest("the round begins before the update is made")
         update, self._update, self._parameters = self._update, None, parameters
         return update
 
     def _enter(self, private: DistributedDP, vector: Vector) -> SummingClient[Any]:
-        """Create the client's state machines of the delivery and of the summing protocol; return the latter."""
+        """Create the client's state machines for delivery and for the summing protocol; return the summing client."""
         client, self._parameters = self._client, private.parameters
         self._delivering = DeliveryClient(private)
         self.summing = client.protocol.client(
@@ -345,7 +347,7 @@ class ClientRound:
         return self.summing
 
     def sum(self, request: Message) -> Message:
-        """Return the reply to a request of the summing protocol; before an upload the participation is counted."""
+        """Return the reply to a request of the summing protocol; count the participation before an upload."""
         if self.summing is None:
             raise UnexpectedRequest(f"{type(request).__name__} came before the round began")
         return self._count_upload(request, self.summing.handle(request))

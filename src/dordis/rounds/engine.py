@@ -1,6 +1,7 @@
-"""The engine that runs a round over any summing protocol: gather clients, set up, sum chunks, decode, deliver.
+"""The engine, which runs rounds on the server with any summing protocol.
 
-The exchange knows where the clients are; the pipeline executor decides when each step runs.
+The engine invites clients, runs the set-up, sums the chunks, and decodes and delivers the sum.  The exchange knows
+where the clients are; the pipeline executor decides when each step runs.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ from dordis.rounds.privacy_gate import PrivacyGate
 from dordis.rounds.watch import MessageMeter, Traffic, Watch, WatchedExchange, silent
 
 Execute = Callable[[Iterable[Step], Sequence[Iterable[Step]], AsyncExchange, Compute], Coroutine[Any, Any, Timeline]]
-"""Runs the steps of the set-up, then those of all chunks: in a pipeline, or in lockstep."""
+"""Runs the steps of the set-up, then the steps of all chunks, which overlap in a pipeline or run in lockstep."""
 
 
 async def at_once(work: Callable[[], Any]) -> Any:
@@ -90,7 +91,7 @@ class AgreedRound:
     verify_client: VerifyClient = accept_any_client
     """Raises ProtocolError unless an arriving client was selected."""
     run_colluders: int | None = None
-    """Largest number of clients that may collude over all rounds of the run; None: T_C of the round."""
+    """Largest number of clients that may collude over all rounds of the run; if None, T_C of the round is used."""
 
     def as_interrupted(self) -> InterruptedRound[Any]:
         """Return the state from which a restarted server continues this round."""
@@ -130,11 +131,11 @@ class Gathered:
     replay_bytes: int | None = None
     """The part of `down` that missed sums took, over all clients; None if not counted."""
     introductions: Mapping[ClientId, Message] = field(default_factory=dict)
-    """Introductions of the helpers: their keys for the round, which go into its parameters."""
+    """The helpers' introductions, which hold their keys for the round; the parameters of the round contain them."""
 
 
 class RoundRunner(Protocol):
-    """The interface of a party that runs rounds with clients: this engine, or ideal rounds without messages."""
+    """The interface of objects that run rounds: `RoundEngine`, or `simulation.ideal.IdealRounds`, without messages."""
 
     def available(self, index: int) -> Collection[ClientId]:
         """Return the clients that can be invited to the round with this index."""
@@ -145,7 +146,10 @@ class RoundRunner(Protocol):
         ...
 
     def still_ready(self, ready: Collection[ClientId]) -> Collection[ClientId]:
-        """Return the ready clients that were neither lost nor revoked since; called before the parameters are fixed."""
+        """Return those of the `ready` clients that were neither lost nor revoked after `gather` returned.
+
+        Called before the parameters are fixed.
+        """
         ...
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
@@ -175,7 +179,7 @@ class RoundChunk(PrivateChunk):
         return *super().workflow, Step(self.decode, Resource.SERVER), *self.delivery.workflow
 
     def decode(self) -> Flow | None:
-        """Decode the sum to real units; raise ImpossibleSum if its norm is larger than that of an honest sum."""
+        """Check the norm of the sum, or raise ImpossibleSum; then decode the sum, if the mechanism decodes by chunk."""
         summed = self.output()
         check_possible(self._private, self.chunk, summed)
         if self._private.mechanism.is_decoded_by_chunk:
@@ -193,8 +197,8 @@ class RoundChunk(PrivateChunk):
 class RoundServer(PrivateServer):
     """The server's state machine of a round: set-up of the summing protocol, then every chunk from input to delivery.
 
-    The sums are delivered to all clients that completed the set-up, or to `receivers` if given.  If the server adds
-    noise of its own to the whole sum, the sums of chunks are delivered to nobody.
+    The sums of chunks are delivered to all clients that completed the set-up, or to `receivers` if given.  They are
+    delivered to nobody if the server adds its own noise to the whole sum, because the sums of chunks lack this noise.
     """
 
     def __init__(
@@ -267,7 +271,10 @@ class RoundEngine:
         self.recent_sums = RecentSums()
 
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
-        """Invite clients, send them the model or missed sums as needed, and let them train; return the ready ones."""
+        """Invite clients, send them the model or missed sums as needed, let them train, and return the ready clients.
+
+        If clients arrive during the round instead (open arrival), only ask the helpers for their introductions.
+        """
         self.recent_sums.begin(invitation.invite)
         if not self._protocol.has_cohort:
             introductions, traffic = self._introduce(invitation.invite.round, watch), self._traffic()
@@ -277,7 +284,7 @@ class RoundEngine:
         return Gathered(server.output(), step_seconds(timeline), *self._traffic().since(before))
 
     def still_ready(self, ready: Collection[ClientId]) -> Collection[ClientId]:
-        """Return all ready clients: this engine does not know connections."""
+        """Return all ready clients, because this engine does not know which connections were lost."""
         return ready
 
     def _introduce(self, round: bytes, watch: Watch) -> dict[ClientId, Message]:
@@ -303,7 +310,7 @@ class RoundEngine:
         exchange = WatchedExchange(self._exchange, watch, admit, self._open(agreed))
         try:
             timeline = self._execute(server.setup.workflow, [chunk.workflow for chunk in server.chunks], exchange)
-        finally:  # complaints of a failed round count too
+        finally:  # complaints of a failed round are kept too
             if server.setup.standing is not None:
                 self._arrivals.keep_standing(server.setup.standing)
         traffic = self._traffic().since(before)

@@ -1,13 +1,16 @@
-"""The check for impossible sums: updates are bounded and the noise law is known, so too long a sum is garbage.
+"""The check for impossible sums: sums whose norm is too large for honest updates and their noise.
 
-A wrong mask or a lost seed leaves uniform numbers.  The check reads only the released sum and public parameters, so it
-costs no privacy.  It finds garbage, not poisoning; docs/limits.md has the figures.
+The norms of updates are bounded, and the law of the noise is known.  A wrong mask or a lost seed turns a sum into
+uniformly random numbers, whose norm is usually far larger.  The check reads only the released sum and public
+parameters, so it costs no privacy.  It finds such garbage; it does not find poisoned updates.  docs/limits.md has the
+figures.
 
 The sum of a chunk is a + Z.  `a` is the sum of the survivors' rounded updates, with norm at most B.  Z is independent
 Skellam noise of variance V in every coordinate, including excess noise that could not be removed.  Chunks differ in
-survivors and V, and a client may have its whole update in one block.  So every chunk and every rotation block is
-compared with its own bound, with the B of whole updates.  Assigning coordinates to blocks and rotating them change no
-norm, and wrapping to the ring makes none longer.  docs/proofs/impossible_sums.md derives the bounds.
+survivors and V.  So every chunk, and every rotation block of a chunk, is compared with a bound of its own.  All bounds
+use the B of whole updates, because the whole norm of an update may lie in one block.  Dealing coordinates to blocks and
+rotating the blocks change no norm, and wrapping to the ring makes no norm larger.  docs/proofs/impossible_sums.md
+derives the bounds.
 """
 
 import math
@@ -31,16 +34,18 @@ from dordis.protocols.distributed_noise import ChunkOutput
 from dordis.protocols.encoded_sums import DistributedDP
 
 PASSED, VACUOUS, NOT_CHECKED, IMPOSSIBLE = "passed", "vacuous", "not checked", "impossible"
-"""Outcomes of the check.  Vacuous: the sum passed, but uniform numbers would have passed as well."""
+"""Outcomes of the check.  An outcome is vacuous if the sum passed, but uniform numbers would have passed as well."""
 DEVIATIONS = 6.7
-"""x: noise exceeds its part of the bound tau (`threshold`) with probability at most 2 exp(-x^2 / 2) = 3.6e-10."""
+"""The x of `threshold`: noise exceeds its part of the bound tau with probability at most 2 exp(-x^2 / 2) = 3.6e-10."""
 ROUNDING_EXPONENT, ACCEPTANCE_EXPONENT = 21.5, 0.933
-"""The norm of all rounding errors together exceeds its bound E with a chance of at most exp(-21.5), 4.6e-10.
+"""The norm of the sum of all clients' rounding errors exceeds its bound E (`signal_bound`) with a probability of at
+most exp(-21.5) = 4.6e-10.
 
-A client draws its rounding until it accepts one, each with a chance of at least exp(-0.933); conditioning on acceptance
-costs that factor for each survivor."""
+A client draws a random rounding again until the norm is small enough; each draw is accepted with a probability of at
+least exp(-0.933).  Because only accepted draws count, the bound on the probability grows by a factor of exp(0.933) for
+each survivor, and E is chosen larger accordingly."""
 LEAST_VARIANCE, LEAST_LENGTH = 64, 8
-"""The closed formula of `threshold` holds from this variance and length on; shorter sums count as 8 coordinates."""
+"""The closed formula of `threshold` holds from this variance and length on; a shorter sum counts as one of length 8."""
 MARGIN = 1.5
 """The check is vacuous if the expected squared norm of uniform numbers is below 1.5 times the bound tau."""
 _STEPS = 48
@@ -49,10 +54,10 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True)
 class SumLaw:
-    """The law of a sum: its survivors, its coordinates, the variance of its noise, and the largest norm of one update.
+    """What is known of the law of a sum: the number of survivors, the number of coordinates, and the noise variance.
 
-    `longest` is Delta2, the largest norm of an encoded update.  `scaled_clip` is the clip bound times the scale if
-    clients round at random.  It is None if they round to the nearest integer or not at all.
+    `longest` is Delta2, the largest norm of one client's encoded update.  `scaled_clip` is the clip bound times the
+    scale if clients round at random.  It is None if they round to the nearest integer, or encode in a way of their own.
     """
 
     survivors: int
@@ -63,10 +68,11 @@ class SumLaw:
 
 
 def signal_bound(law: SumLaw, tests: int = 1) -> float:
-    """Return B, the largest norm of the sum of honest updates without noise.
+    """Return B, a bound on the norm of the sum of honest encoded updates, without noise.
 
-    Rounding errors of different clients are independent, so the bound E on the norm of their sum may be far less than
-    the sum of their largest norms (docs/proofs/impossible_sums.md).
+    The norm exceeds B with a probability of at most exp(-`ROUNDING_EXPONENT`) / tests.  Rounding errors of
+    different clients are independent, so the bound E on the norm of the sum of all errors may be far less than the sum
+    of the largest norms (docs/proofs/impossible_sums.md).
     """
     n, k = law.survivors, law.length
     certain = n * law.longest
@@ -116,7 +122,7 @@ def plan_law(plan: Plan) -> SumLaw:
 
 
 def plan_margin(plan: Plan) -> float:
-    """Return the expected squared norm of uniform numbers in a block, divided by the bound tau for a planned sum."""
+    """Return the expected squared norm of uniform numbers in a block, divided by the bound tau of a planned block."""
     law, blocks = plan_law(plan), plan.setting.padded // plan.setting.block
     return law.length * 4.0**plan.bits / 12 / threshold(law, blocks + (blocks > 1) + len(plan.further))
 
@@ -133,7 +139,7 @@ def plan_warnings(plan: Plan) -> tuple[str, ...]:
 
 
 def is_checked(mechanism: Mechanism, scheme: Scheme) -> bool:
-    """Tell whether sums of a mechanism and scheme have a known law: bounded updates, Skellam noise of clients."""
+    """Tell whether the law of sums is known: updates are bounded, and all noise is Skellam noise of the protocol."""
     known = mechanism.law is SKELLAM and not mechanism.share and mechanism.sensitivity > 0
     return known and scheme is not Scheme.NONE
 
@@ -157,7 +163,10 @@ class SumCheck:
 
     @classmethod
     def of_chunk(cls, private: DistributedDP, chunk: int, output: ChunkOutput) -> "SumCheck":
-        """Return the bounds of a chunk; an honest round exceeds any of its bounds with probability at most 1e-9."""
+        """Return the bounds of a chunk.
+
+        The probability that an honest round exceeds any bound of any of its chunks is at most 1e-9.
+        """
         tests, encoding = count_tests(private), private.parameters.encoding
         if (release := private.further_release(chunk)) is not None:
             tau = further_threshold(len(output.survivors), release, float(output.left), tests)
@@ -167,13 +176,13 @@ class SumCheck:
         return cls(threshold(law, tests), threshold(block, tests), encoding.block)
 
     def excess(self, total: Vector, bits: int) -> float:
-        """Return the largest ratio of squared norm to bound, over sum and blocks; above 1 the sum is impossible."""
+        """Return the largest quotient of squared norm and bound, of the chunk and its blocks; above 1 is impossible."""
         norms = [sum_integer_squares(block) for block in centre(total, bits).reshape(-1, self.length)]
         return max(sum(norms) / self.whole, max(norms) / self.block)
 
 
 def count_tests(private: DistributedDP) -> int:
-    """Return the number of tests in a round: every block, every chunk of several blocks, every further release."""
+    """Return the number of tests in a round: one for each block, chunk of several blocks, and further release."""
     parameters, (update, *further) = private.parameters, private.parameters.release_chunks
     spans = [parameters.chunks[chunk] for chunk in update]
     blocks: list[int] = [(span.stop - span.start) // parameters.encoding.block for span in spans]
@@ -181,7 +190,10 @@ def count_tests(private: DistributedDP) -> int:
 
 
 def check_possible(private: DistributedDP, chunk: int, output: ChunkOutput) -> None:
-    """Raise ImpossibleSum if a chunk's sum exceeds a bound; an honest round does with probability at most 1e-9."""
+    """Raise ImpossibleSum if the sum of a chunk exceeds a bound; do nothing if the law of sums is not known.
+
+    The probability that this raises in an honest round is at most 1e-9.
+    """
     if private.records is not None or not is_checked(private.mechanism, Scheme(private.parameters.scheme)):
         return
     excess = SumCheck.of_chunk(private, chunk, output).excess(output.total, private.parameters.bits)
@@ -190,7 +202,7 @@ def check_possible(private: DistributedDP, chunk: int, output: ChunkOutput) -> N
 
 
 def describe_check(private: DistributedDP, outputs: Sequence[ChunkOutput]) -> str:
-    """Return `passed`, `vacuous` or `not checked` for the sums of a round, after all of them passed."""
+    """Return `passed`, `vacuous` or `not checked` for a round, after `check_possible` has accepted all its chunks."""
     if private.records is not None or not is_checked(private.mechanism, Scheme(private.parameters.scheme)):
         return NOT_CHECKED
     updates = private.parameters.release_chunks[0]
@@ -237,7 +249,10 @@ def _log_law(variance: float, most: int) -> scaling.Floats:
 
 
 def _least(bound: Callable[[float], float], low: float, high: float) -> float:
-    """Return the least value of a quasi-convex function, by golden section; every value found is a valid bound."""
+    """Return about the least value of a quasi-convex function, by golden section.
+
+    The search need not be exact: every value of `bound` is a valid bound.
+    """
     a, b = math.log(low), math.log(high)
     for _ in range(_STEPS):
         c, d = b - _GOLDEN * (b - a), a + _GOLDEN * (b - a)

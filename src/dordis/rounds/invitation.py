@@ -1,8 +1,9 @@
 """The invitation stage, before a round's clients are fixed: clients are invited, get a model they lack, and train.
 
-An invitation promises terms: bounds on the parameters of the round, which are not fixed before clients train.  A
-client's owner (`ClientOwner`) must consent before the client answers, and again when the parameters are known.  Clients
-that are lost here were never in the round: they do not count against its dropout tolerance T.
+The parameters of a round are fixed only after clients have trained.  So the server promises terms in the invitation,
+which are bounds on these parameters.  A client's owner (`ClientOwner`) must consent before the client answers, and
+again when the parameters are known.  Clients that are lost in this stage were never in the round: they do not count
+against the round's dropout tolerance T.
 """
 
 import math
@@ -38,7 +39,10 @@ _SAME = ("mode", "mechanism", "scheme", "clip", "records", "further")
 
 
 class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The bounds on a round that its invitation promises, in the order in which an owner's policy checks them."""
+    """The bounds on the parameters of a round that the server promises in the invitation, before parameters exist.
+
+    The fields are in the order in which an owner's policy checks them.
+    """
 
     mode: str
     clients: int
@@ -54,13 +58,13 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cost: float
     """The largest cost theta^2 of the round for a client (`round_cost`); infinite if no epsilon is proved."""
     records: RecordEncoding | UnsetType = UNSET
-    """Sampling and encoding of records, if they are the unit of privacy; the cost is then that of the sampled sum."""
+    """Sampling and encoding of records, if they are the unit of privacy; `cost` then holds for a given sample."""
     further: tuple[str, ...] | UnsetType = UNSET
     """Names of the application's further releases; left out if there are none."""
 
     @classmethod
     def from_parameters(cls, parameters: Parameters, kind: type[Mechanism] | None = None) -> "Terms":
-        """Return the terms that parameters keep; `kind` must be given for a third party's mechanism."""
+        """Return the strictest terms that these parameters keep; `kind` is the class of a third party's mechanism."""
         return parameters.once(("terms", kind), lambda: cls._read(parameters, kind))
 
     @classmethod
@@ -79,24 +83,25 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def promised(self, clients: int, cost: float) -> "Terms":
-        """Return these terms for rounds of at least `clients` clients and at most this cost."""
+        """Return these terms with other bounds: at least `clients` clients, and a cost of at most `cost`."""
         return msgspec.structs.replace(self, clients=clients, cost=cost)
 
     @property
     def ratio(self) -> Fraction:
-        """Return an upper bound on the least ratio of noise variance to squared sensitivity of the round's releases.
+        """Return an upper bound on the least ratio of noise variance to squared sensitivity among the round's releases.
 
-        A round releases the update, at most a clipping bit, and the application's further values.  The costliest of
-        them costs at least the cost divided by their number, which bounds its ratio.  The exact ratio follows from the
-        parameters.
+        The releases of a round are the update, at most a clipping bit, and the application's further values.  If the
+        round costs `cost`, the costliest release costs at least `cost` divided by the number of releases, and this
+        bounds the ratio of that release.  The exact ratio is known only with the parameters.
         """
         releases = 2 + len(self.further or ())
         return Fraction(1, 2) if math.isinf(self.cost) else Fraction(1, 2) + releases / Fraction(self.cost)
 
 
 class Accepted(Message, frozen=True):
-    """The owner consents; `selected` tells whether the client is selected, with the proof if selection needs one.
+    """The answer to an invitation that the owner does not refuse.
 
+    `selected` tells whether the client is selected for the round, and `proof` proves it if the selection needs a proof.
     If the client lacks the model, `holds` is the digest of its last model, on which missed sums can be replayed.
     """
 
@@ -107,9 +112,9 @@ class Accepted(Message, frozen=True):
 
 
 class Invite(Message, frozen=True):
-    """The invitation to a round: its place in the run, the registry, the terms, and the model's digest.
+    """The invitation to a round: which round of which run, the root of the registry, the terms, and the model's digest.
 
-    `round` is the run id followed by the round's index; `number` counts finished rounds, for display.
+    `round` is the run id followed by the round's index; `number`, for display, counts finished rounds from 1.
     """
 
     reply: ClassVar = Accepted
@@ -140,9 +145,10 @@ class SumUsed(Message, frozen=True):
 
 
 class SendSum(Message, frozen=True):
-    """The sum of a round that the client missed, as it was delivered, with which it computes the next model.
+    """The sum of a round that the client missed, from which the client computes the model after that round.
 
-    The parameters are those that decoding needs; `survivors` has their number in each chunk, `vector` all chunks.
+    `parameters` has what decoding needs, `survivors` the number of survivors by chunk, and `vector` the delivered bytes
+    of all chunks one after the other.
     """
 
     reply: ClassVar = SumUsed
@@ -155,13 +161,13 @@ class SendSum(Message, frozen=True):
 
 
 class PieceReceived(Message, frozen=True):
-    """The client has received a piece of the model."""
+    """The client has received the piece of the model that begins at byte `offset`."""
 
     offset: int
 
 
 class SendModel(Message, frozen=True):
-    """A piece of the model."""
+    """A piece of the model: the bytes `data` from byte `offset` on."""
 
     reply: ClassVar = PieceReceived
     bulk: ClassVar = "data"
@@ -170,7 +176,7 @@ class SendModel(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """The client has computed its update."""
+    """The reply to `Train`, which is the same whether training succeeded or failed and gave a zero update."""
 
 
 class Train(Message, frozen=True):
@@ -190,7 +196,7 @@ def check_invite(invite: Invite) -> None:
 
 
 def check_form(invite: Invite, form: AppForm | None) -> None:
-    """Raise ParametersRefused if number type or lengths of model and update do not fit the installed application."""
+    """Raise ParametersRefused unless number type and lengths in the invitation fit the application installed here."""
     if form is None:
         return
     count, rest = divmod(invite.model_bytes, np.dtype(invite.dtype).itemsize)
@@ -213,7 +219,10 @@ def check_protocol(invite: Invite, protocol: SummingProtocol) -> None:
 
 
 def check_dense(parameters: Parameters, protocol: SummingProtocol) -> None:
-    """Raise ParametersRefused for a sparse graph under SecAgg: the client's owner did not agree to a random graph."""
+    """Raise ParametersRefused if the round has a sparse graph and this client's protocol has none, such as SecAgg.
+
+    The owner of such a client did not agree to a random graph of the clients that share masks.
+    """
     if parameters.is_sparse and not protocol.sparse:
         raise ParametersRefused(f"the protocol '{protocol.name}' has no sparse graph, and this round has one")
 
@@ -221,14 +230,14 @@ def check_dense(parameters: Parameters, protocol: SummingProtocol) -> None:
 def check_forward(invite: Invite, shown: Mapping[bytes, int]) -> None:
     """Raise UnexpectedRequest if this client has shown a VRF proof under a later index of the run.
 
-    Otherwise the server could choose among rounds whose selection it has seen.
+    Otherwise the server could learn the selections of several indices first, and then run the round that suits it.
     """
     if invite.info.index < shown.get(invite.info.run, 0):
         raise UnexpectedRequest("this client has shown its VRF proof under a later index of this run")
 
 
 def check_not_left(invite: Invite, left: Collection[bytes]) -> None:
-    """Raise UnexpectedRequest if this client has left the round: entering again would need a second set of keys."""
+    """Raise UnexpectedRequest if this client has left the round: to enter it again would need a second set of keys."""
     if invite.round in left:
         raise UnexpectedRequest("this client has left the round for another one")
 
@@ -277,11 +286,11 @@ class Invitation:
 
 @dataclass
 class InvitationServer(ProtocolServer[dict[ClientId, bytes]]):
-    """The server's state machine of the invitation stage; it outputs the proofs of selection of the ready clients."""
+    """The server's state machine of the invitation stage; its output is the ready clients' proofs of selection."""
 
     invitation: Invitation
     since: Callable[[bytes], Sequence[SendSum]] = lambda digest: ()
-    """Returns the sums to replay on the model with a digest to get the present model; empty if none are stored."""
+    """Returns the sums that lead from the model with a digest to the present model; empty if one is not stored."""
     accepted: dict[ClientId, Accepted] = field(default_factory=dict)
     ready: tuple[ClientId, ...] = ()
 
@@ -317,7 +326,7 @@ class InvitationServer(ProtocolServer[dict[ClientId, bytes]]):
         self.accepted = {u: answer for u, answer in self.accepted.items() if u in whole}
 
     def _replay(self) -> Generator[Requests, Replies, set[ClientId]]:
-        """Send the sums that clients missed, one after the other; return the clients that then have the model."""
+        """Send the sums that clients missed, one after the other; return all clients that have the model afterwards."""
         there = {u for u, answer in self.accepted.items() if answer.has_model}
         held = {u: answer.holds for u, answer in self.accepted.items() if u not in there and answer.holds is not UNSET}
         left = {u: sums for u, digest in held.items() if (sums := self.since(digest))}
@@ -339,7 +348,7 @@ class InvitationServer(ProtocolServer[dict[ClientId, bytes]]):
 
 
 class ClientOwner(Protocol):
-    """The owner of a client, who consents to its rounds; if a method raises, the client sends nothing."""
+    """The owner of a client, who consents to its rounds; if a method raises, the client refuses the request."""
 
     def accept(self, invite: Invite) -> bytes | None:
         """Return the proof of selection for an invitation, None if the client is not selected; raise to refuse it."""
@@ -365,5 +374,5 @@ class ClientOwner(Protocol):
         ...
 
     def conclude(self, parameters: Parameters, survivors: Sequence[int]) -> None:
-        """Record that the whole sum of a round arrived, with the number of survivors of each chunk."""
+        """Record that the sums of all chunks of a round arrived; `survivors` has the number of survivors by chunk."""
         ...

@@ -1,4 +1,4 @@
-"""The public model of a round: bytes with a digest, sent in pieces, and cached by clients."""
+"""The public model of a round: bytes with a digest, which the server sends in pieces and clients cache."""
 
 import hashlib
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ class ModelBytes:
 
     @classmethod
     def read(cls, dtype: str, data: bytes) -> "ModelBytes":
-        """Return a model of these bytes, which are not checked."""
+        """Return the model that these bytes encode, with its digest; type and length of the bytes are not checked."""
         return cls(dtype, data, digest(dtype, data))
 
     @property
@@ -49,13 +49,13 @@ class ModelBytes:
         return values
 
     def pieces(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the bytes in pieces, each with its offset."""
+        """Yield the model's bytes in order, in pieces of at most `PIECE` bytes, each with its offset in bytes."""
         for offset in range(0, len(self.data), PIECE):
             yield offset, self.data[offset : offset + PIECE]
 
 
 def digest(dtype: str, data: bytes) -> bytes:
-    """Return the digest of a model, by which an invitation names it."""
+    """Return the digest of a model's number type and bytes; an invitation states this digest."""
     hashed = hashlib.sha256(b"dordis/v1/model" + dtype.encode())
     hashed.update(data)  # not copied: a model may be large
     return hashed.digest()
@@ -84,7 +84,10 @@ class ModelCache(Protocol):
 
 
 class LastModel:
-    """A cache of one model in memory; caches with the same `shared` dictionary store equal models once."""
+    """A client's cache of its last model, in memory.
+
+    Caches made with the same `shared` dictionary hold equal models in one copy, for simulations of many clients.
+    """
 
     def __init__(self, shared: "WeakValueDictionary[bytes, ModelBytes] | None" = None) -> None:
         self._shared = WeakValueDictionary() if shared is None else shared

@@ -1,8 +1,9 @@
 """The privacy gate: it counts participations before uploads, and charges the ledger before a disclosure.
 
 Every request of a summing protocol passes the gate of its round before it leaves, over every exchange.  With open
-arrival a client is counted when its contribution arrives, before that is acknowledged.  A server counts and charges
-nowhere else.  The caller supplies the functions that count and charge; those of a run write to its ledger.
+arrival a client is counted when its contribution arrives, before the contribution is acknowledged.  A server counts
+and charges nowhere else.  The caller supplies the functions that count and charge; a run supplies functions that write
+to its ledger.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -13,7 +14,7 @@ from dordis.protocol import ClientId, Requests
 Count = Callable[[Collection[ClientId]], None]
 """Counts one participation of each of these clients; the count is durable when this returns.  It may raise."""
 Dropped = Mapping[int, int]
-"""Number of dropouts of every chunk whose survivors U3 are fixed, by chunk."""
+"""The number of dropouts by chunk, for all chunks whose survivors U3 are fixed."""
 Charge = Callable[[Dropped], None]
 """Charges the round, given the dropouts by chunk; the charge is durable when this returns.  It may raise."""
 

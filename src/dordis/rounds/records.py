@@ -1,11 +1,12 @@
 """Training in rounds whose unit of privacy is a record: sample records, compute one gradient for each, sum exactly.
 
-One record's gradient must not depend on other records.  But rounding depends on the shape of a batch, and the server
-chooses the model, which may amplify rounding errors.  So gradients are computed in slices of constant shape, with
-dummies in empty places, and `check_independence` tests the client's own model and data.
+The gradient of a record must not depend on other records.  But floating-point rounding depends on the shape of a batch,
+and the server chooses the model, which may amplify rounding errors.  So gradients are computed in *slices*: batches of
+constant size, whose empty places are filled with dummies.  `check_independence` tests with the client's model and data
+that the records of a slice do not influence each other.
 
-No single record may stop its client: if a slice raises, its records are computed one by one, and a record that raises
-or has a gradient that is not finite counts as zero.
+No single record may make its client fail.  If the computation of a slice raises, the gradients of its records are
+computed one by one.  A record counts as zero if this raises too, or if its gradient is not finite.
 """
 
 import time
@@ -26,15 +27,15 @@ from dordis.rounds.model import ModelBytes, Numbers
 from dordis.rounds.user_code import TellOwner, UserCode, contain
 
 DUMMY = -1
-"""Record index of a place without a record in a slice."""
+"""The index that marks an empty place of a slice, where other places have the index of a record."""
 SEED_BYTES = 32
 ROOM = 3.0
-"""Least ratio of the agreed training time to the measured one; a client that protects records needs it to join."""
+"""A client that protects records may join a run if the agreed training time is at least this many times its own."""
 Places = npt.NDArray[np.int64]
 
 
 class Attempt(Protocol):
-    """Runs an application's code on one slice."""
+    """Runs an application's code on one slice of records."""
 
     def __call__(self, work: Callable[[], Reals]) -> Reals | None:
         """Return the result of `work`; None if it raised."""
@@ -42,7 +43,10 @@ class Attempt(Protocol):
 
 
 class RecordSum(NamedTuple):
-    """The exact sum of quantised gradients; `below` counts norms up to the clip bound as +1, larger ones as -1."""
+    """The exact sum of quantised gradients.
+
+    `below` is the number of gradients with a norm up to the clip bound minus the number with a larger norm.
+    """
 
     total: Integers
     below: int
@@ -69,7 +73,10 @@ class RecordClient(AppClient):
         """
 
     def begin(self, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> None:
-        """Raise InputError if a gradient depends on its place in a slice or other records; called before sampling."""
+        """Raise InputError if a gradient depends on its place in a slice or on other records.
+
+        Called before every sampling; the test runs once, at the first call.
+        """
         if not self._tested and not is_independent(self, round, model, dim, attempt):
             raise InputError(
                 f"the gradients of {type(self).__name__} depend on the other records of a slice: compute each by itself"
@@ -80,7 +87,7 @@ class RecordClient(AppClient):
 
 
 def is_independent(source: RecordClient, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> bool:
-    """Tell whether no record changes the gradient of another (`check_independence`); False if a computation fails."""
+    """Return the result of `check_independence`, whether no record changes another's gradient; False if it fails."""
     found = attempt(lambda: np.full(1, float(check_independence(source, round, model, dim))))
     return found is not None and bool(found[0])
 
@@ -96,7 +103,7 @@ def as_record_client(app: AppClient) -> RecordClient:
 
 
 def check_event(round: RoundInfo, encoding: RecordEncoding) -> None:
-    """Raise ParametersRefused if a round is beyond the planned events, which the epsilon of the run covers."""
+    """Raise ParametersRefused unless the round's index is below the number of planned events, which epsilon covers."""
     if not 0 <= round.index < encoding.events:
         raise ParametersRefused(f"the plan has {encoding.events} events, and this round has the index {round.index}")
 
@@ -119,7 +126,10 @@ def sum_records(
     attempt: Attempt,
     entropy: Entropy,
 ) -> RecordSum:
-    """Return the sum of the clipped and quantised gradients of a fresh Poisson sample of records."""
+    """Return the sum of the clipped and quantised gradients of a fresh Poisson sample of records.
+
+    Raise InputError if the client has too many records, or if a gradient depends on other records.
+    """
     check_records(source, encoding.records)
     source.begin(round, model, dim, attempt)
     sample = draw_sample(entropy(SEED_BYTES), encoding.sampling, source.records, encoding.cap)
@@ -136,7 +146,10 @@ def sum_for_round(
     encoding: RecordEncoding,
     entropy: Entropy,
 ) -> RecordSum:
-    """Return the sum of gradients of a fresh sample; failures of slices are reported to nobody, not even to a log."""
+    """Return the sum of the gradients of a fresh sample of records.
+
+    Failures of slices are reported to nobody, not even to a log.
+    """
 
     def attempt(work: Callable[[], Reals]) -> Reals | None:
         return contain(f"a slice of records of {whose}", work, lambda text: None)
@@ -155,7 +168,7 @@ def sum_places(
     attempt: Attempt,
     places: Places,
 ) -> RecordSum:
-    """Return the sum of the clipped and quantised gradients of these records."""
+    """Return the sum of the clipped and quantised gradients of the records with the indices `places`."""
     total, below = np.zeros(dim, np.int64), 0
     for start in range(0, places.size, source.width):
         chosen = places[start : start + source.width]
@@ -174,8 +187,8 @@ def rehearse_records(
 ) -> float:
     """Return the seconds that the gradients of the largest sample of a round take, at the initial model.
 
-    The gradients of all records are computed once before.  Raise InputError if there are more records than declared, if
-    a gradient depends on other records, or if one fails.
+    Before this measurement the gradients of all records are computed once.  Raise InputError if there are more records
+    than declared, if a gradient depends on other records, or if the computation of a gradient fails.
     """
     model = ModelBytes.from_numbers(server.model(), server.dtype).array
     return rehearse_batches(source, model, server.dim, clip, encoding, clock)
@@ -192,7 +205,8 @@ def rehearse_batches(
 ) -> float:
     """Return the seconds that the gradients of the largest sample of a round take, at a given model.
 
-    With `tell_owner`, errors go to the owner, and the raised error does not depend on the data.
+    Raise InputError as `rehearse_records` does.  With `tell_owner`, only the owner learns the cause of a failed
+    gradient, and the raised error does not depend on the data.
     """
     check_records(source, encoding.records)
     failures: list[str] = []
@@ -218,10 +232,10 @@ def rehearse_batches(
 
 
 def check_independence(source: RecordClient, round: RoundInfo, model: Numbers, dim: int) -> bool:
-    """Tell whether no bit of a gradient depends on the other records of a slice or on its place.
+    """Tell whether no bit of a record's gradient depends on the other records of a slice or on the record's place.
 
-    Up to `width` records are computed in one slice, and again in reversed order; the first, the middle and the last of
-    them also alone, at both ends of a slice.
+    The gradients of up to `width` records are computed in one slice, and again in reversed order.  The gradients of the
+    first, the middle and the last of these records are also computed alone, at the beginning and at the end of a slice.
     """
     width, count = source.width, min(source.width, source.records)
     if width == 1 or not count:
@@ -254,7 +268,10 @@ def check_rows(rows: Any, width: int, dim: int) -> Reals:
 
 
 def _slice(source: RecordClient, round: RoundInfo, model: Numbers, chosen: Places, dim: int, attempt: Attempt) -> Reals:
-    """Return the gradients of one slice; if it raises, compute each record alone, with NaN for records that raise."""
+    """Return the gradients of one slice.
+
+    If this computation raises, compute the gradient of each record alone; if that raises, the record's row is NaN.
+    """
     width = source.width
 
     def compute(places: Places) -> Reals | None:

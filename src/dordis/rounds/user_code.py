@@ -1,14 +1,14 @@
-"""The execution of an application's code on a client: the consequence of its failure, and the time of its result.
+"""How a client runs the application's code: what follows from a failure, and when the client replies.
 
 The server chooses the model.  If failures of training were visible, a server could choose a model on which training
-fails only for some data, and learn one exact bit in each round.  So a deployed client continues with a zero update and
-reports the failure to its owner only (docs/proofs/answers.md).
+fails only for some data, and learn one exact bit about the data in each round.  So after a failure a deployed client
+continues with a zero update, and reports the failure to its owner only (docs/proofs/answers.md).
 
 The duration of training must not depend on the data either.  With `TimedTraining` a client replies `train_seconds`
 after `Train`, never earlier.  Late training gives a zero update; the client does not wait for the application's thread.
 With records as the unit of privacy, a late sum of gradients is not replaced by zero, because one slow record would
-remove all others.  Instead the client replies after a multiple of `train_seconds`.  It joins only if `train_seconds` is
-at least three times the measured time of the largest batch.
+remove all others.  Instead the client replies late, after a multiple of `train_seconds`.  To make this unlikely, a
+client joins a run only if `train_seconds` is at least three times the measured time of the largest batch.
 """
 
 import logging
@@ -40,14 +40,18 @@ FAILED, LATE, NOT_ENCODED = "training failed", "too late", "encoding failed"
 Wait = Callable[[float], object]
 """Waits for the given seconds, or until the client is stopped."""
 LEAST_WINDOW, WINDOW_PER_COORDINATE = 0.05, 5e-8
-"""Seconds of an encoding window: a constant, and a part per coordinate; several times the usual encoding time.
+"""The length of an encoding window in seconds: a constant, plus a part for each coordinate of the update.
 
-An encoding takes a whole number of windows.
+A window is several times as long as an encoding usually takes.  `TimedTraining` returns an encoding only at the end of
+a window.
 """
 
 
 class UserCode(Protocol):
-    """Runs an application's code; returns None if the code failed or was late."""
+    """The interface for running an application's code.
+
+    A method that may return None returns it if the code failed or was late, unless the class raises failures.
+    """
 
     @property
     def stored_as(self) -> type[np.float32] | None:
@@ -80,7 +84,7 @@ class UserCode(Protocol):
 
 
 class StopOnFailure:
-    """Raises failures, which stop the run before anything is charged: for simulations, whose caller has all data."""
+    """Raises every failure, which stops the run: for simulations, whose caller has all data anyway."""
 
     stored_as = None
 
@@ -111,7 +115,8 @@ class StopOnFailure:
 class ZeroOnFailure:
     """Continues after a failure with a zero update, and tells the owner: for deployed clients and Flower nodes.
 
-    All updates are stored as 32-bit numbers; otherwise the time to store and encode would reveal a zero update.
+    All updates are stored as 32-bit numbers, as zero updates are.  With another type, the time to store and encode an
+    update would reveal whether it is a zero update.
     """
 
     stored_as = np.float32
@@ -150,8 +155,8 @@ class ZeroOnFailure:
 def contain(what: str, work: Callable[[], Result], tell_owner: TellOwner) -> Result | None:
     """Return the result of code that sees a client's data; if it raises anything, tell the owner and return None.
 
-    This is the one place that catches every exception of user code.  An exception may depend on the data, so none may
-    leave.
+    This is the one place that catches every exception of user code.  An exception may depend on the data, so it must
+    not reach the server.
     """
     try:
         return work()
@@ -201,7 +206,10 @@ def prepare(
     whose: str,
     stored_as: type[np.float32] | None,
 ) -> Prepared:
-    """Return the update and the further values of an application; raise UnusableUpdate if they are not usable."""
+    """Return the update and the further values of an application, where `names` are the round's further releases.
+
+    Raise UnusableUpdate unless the update is `dim` finite numbers, and if there is a value with another name.
+    """
     update = usable_update(lambda: app.prepare_data(round, model), dim, whose, stored_as)
     if not names:
         return Prepared(update)
@@ -246,7 +254,10 @@ class OwnerLog:
 
 
 class TimedTraining(ZeroOnFailure):
-    """Runs an application's code in one thread, in order, and returns at times that do not depend on its data."""
+    """Runs an application's code in one thread, in order, and returns at times that do not depend on the data.
+
+    Only a slow sum of records, or a slow encoding, is returned later, after a whole number of periods.
+    """
 
     def __init__(
         self,
@@ -262,7 +273,7 @@ class TimedTraining(ZeroOnFailure):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dordis-application")
 
     def train(self, what: str, work: Callable[[], Result]) -> Result | None:
-        """Return the update, `train_seconds` after the call; None if training failed or is not finished then."""
+        """Return the update, `train_seconds` after the call; None if training failed or is not finished by then."""
         due = self._clock() + self._seconds
         begun = self._submit(what, work)
         wait_out(due - self._clock(), self._wait)  # `due` includes the time to start the thread
@@ -279,7 +290,10 @@ class TimedTraining(ZeroOnFailure):
         return update
 
     def sum_records(self, what: str, work: Callable[[], Result]) -> Result:
-        """Return the sum over the sampled records after `train_seconds`, or after a multiple of it if slow."""
+        """Return the sum over the sampled records after `train_seconds`, or, if it takes longer, a multiple of them.
+
+        Raise Aborted if the client is stopped meanwhile.
+        """
         due = self._clock() + self._seconds
         begun = self._thread.submit(work)
         wait_out(due - self._clock(), self._wait)

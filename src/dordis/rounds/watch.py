@@ -17,7 +17,7 @@ from dordis.rounds.arrivals import Arrivals
 from dordis.rounds.invitation import SendModel, SendSum
 
 REFUSED = "refused"
-"""The stage under which clients are listed that refused with an error, such as a reached participation cap."""
+"""Clients that refused a request with an error, such as a reached participation cap, are listed under this stage."""
 
 
 class WatchEvent(msgspec.Struct, frozen=True, tag=True):
@@ -32,7 +32,10 @@ class AttemptBegan(WatchEvent, frozen=True):
 
 
 class StageBegan(WatchEvent, frozen=True):
-    """Clients are asked for a reply, or the server computes if `clients` is empty; `chunk` is None if there is none."""
+    """A stage begins, in which `clients` are asked for a reply; `chunk` is None if the stage concerns no single chunk.
+
+    `clients` is empty if the server only computes, if any client may reply (an open call), or in ideal simulations.
+    """
 
     stage: str
     clients: tuple[int, ...] = ()
@@ -73,7 +76,7 @@ def silent(event: WatchEvent) -> None:
 
 
 class WatchedExchange:
-    """An exchange that passes requests through the privacy gate, reports events, and records unanswered requests."""
+    """An exchange around another one: it passes requests through the privacy gate, and reports and records replies."""
 
     def __init__(
         self,
@@ -113,7 +116,10 @@ class WatchedExchange:
                 self._missed.setdefault(u, type(requests[u]).__name__)
 
     def dropped(self, clients: Collection[ClientId], refused: Collection[ClientId]) -> dict[str, tuple[int, ...]]:
-        """Return the clients that dropped out, by the stage of the first missing answer, and those that refused."""
+        """Return those of `clients` that dropped out, by the stage of their first missing answer.
+
+        Those that are in `refused` too are listed under `REFUSED` instead.
+        """
         stages: dict[str, list[int]] = {}
         for u, stage in self._missed.items():
             if u in clients:
@@ -140,7 +146,7 @@ class Traffic(NamedTuple):
 
 
 class MessageMeter:
-    """Counts the bytes of messages, without those of the transport; every exchange is a meter."""
+    """Counts the bytes of messages, without the bytes that the transport adds; the base class of all exchanges."""
 
     def __init__(self) -> None:
         self.sent: Counter[ClientId] = Counter()
@@ -148,9 +154,9 @@ class MessageMeter:
         self.received: Counter[ClientId] = Counter()
         """Bytes of the requests to each client."""
         self.kinds: Counter[str] = Counter()
-        """Bytes of requests, by the name of their kind."""
+        """Bytes of requests to all clients, by the name of the request's class."""
         self.errors: list[tuple[ClientId, DordisError]] = []
-        """Errors that clients raised, or errors in their replies."""
+        """Each client's errors: those that it raised, and those found in its replies."""
 
     def count_request(self, client: ClientId, kind: type[Message], size: int) -> None:
         """Count a request of `size` bytes to a client."""
