@@ -11,7 +11,7 @@ from dordis.privacy.mechanisms.distributed import DSkellam
 
 
 class Halved(DSkellam, frozen=True, tag="halved"):
-    """Give half of every update: what goes in is clipped twice, and comes out doubled."""
+    """Sum the halves of the updates, and double the decoded mean."""
 
     description: ClassVar[str] = "Skellam noise on halved updates"
 
