@@ -3,8 +3,8 @@
 A client can afford what its owner's budget leaves for each of its remaining scheduled rounds.  An owner counts the cost
 of a failed round too and never subtracts it.  After a failed round the remaining rounds must therefore cost less, and
 get more noise.  No round costs more than planned: the cost that a client saved by missing rounds is a reserve for
-failed ones.  A client that cannot afford even a round with twice the planned noise takes no further part; the run ends
-when too few clients can afford a round.
+failed rounds.  A client that cannot afford even a round with twice the planned noise takes no further part; the run
+ends when too few clients can afford a round.
 """
 
 import math
@@ -24,7 +24,7 @@ from dordis.runs.plan import RoundPlan
 from dordis.selection.selection import ScheduledSelection, Selection
 
 LEAST = 0.25
-"""Least fraction of the planned cost at which a round is still run: a quarter of the cost is twice the noise."""
+"""Least fraction of the planned cost at which a round is still run: noise of twice the planned standard deviation."""
 _CLOSE = 1e-9
 
 
@@ -32,8 +32,8 @@ _CLOSE = 1e-9
 class Allowances:
     """The cost that each client can afford for the next round, given the costs `counted` by owners so far.
 
-    `planned` is the planned cost of a round, `cap` the number of rounds that the budget covers.  If owners cannot bound
-    the cost of a round (`by_cost` is false), rounds are counted instead of costs.
+    `planned` is the planned cost of a round, a theta^2 (docs/accounting.md); `cap` is the number of rounds that the
+    budget covers.  If owners cannot bound the cost of a round (`by_cost` is false), they count rounds and not costs.
     """
 
     planned: float
@@ -63,7 +63,11 @@ class Allowances:
         return {u: self.planned * self._part(spent.get(u, 0.0), _turns(selection, u, index, rounds)) for u in clients}
 
     def _part(self, spent: float, turns: int | None) -> float:
-        """Return the fraction of the planned cost that a client with `turns` scheduled rounds left can afford, or 0."""
+        """Return the fraction of the planned cost that a client can afford: 0 if too little for a round is left.
+
+        `spent` is what the client has spent, in units of the planned cost; `turns` is the number of its remaining
+        scheduled rounds, None without a schedule.
+        """
         left = self.cap - spent
         if not self.by_cost or turns is None:  # no schedule: the planned cost until the budget is spent
             return 1.0 if left >= 1 - _CLOSE else 0.0
@@ -117,7 +121,7 @@ class RunBudget:
         return able
 
     def check_round(self, design: RoundPlan, parameters: Parameters) -> None:
-        """Raise BudgetExceeded if a round exceeds the budget even without dropout."""
+        """Raise BudgetExceeded, and record the refusal, if a round exceeds the budget even without dropout."""
         charge = None if self.ledger is None else design.charge(parameters)
         if self.ledger is not None and charge is not None:
             self._keep_to_budget(self.ledger.check_budget, charge.without_dropout)
@@ -130,7 +134,7 @@ class RunBudget:
         known = None if before is None else frozenset(before.clients)
 
         def count(asked: Collection[ClientId]) -> None:
-            """Record the cost that owners count: before the first upload, or before each arrival is acknowledged."""
+            """Record the cost that owners count: before the first upload, or with open arrival for every upload."""
             arrived.update(asked)
             if ledger is None or not design.proves or not self.counts_owners:
                 return

@@ -72,7 +72,7 @@ class _Summed:
 
 @dataclass(frozen=True)
 class InvitedRound:
-    """A round to which clients were invited, and for which those that are ready have trained."""
+    """A round to which clients were invited, and for which the ready clients have trained."""
 
     planned: RoundPlan
     invitation: Invitation
@@ -161,7 +161,8 @@ class Coordinator:
         Raise `BudgetExceeded` before a round that would exceed the budget, or that too few clients can afford.
         """
         self._count = count
-        first_early = done + 2 if index else 1  # if evaluation fails at every restart, clients must not train each time
+        # After a restart the first evaluation runs alone: if it fails at every restart, no client trains each time.
+        first_early = done + 2 if index else 1
         for number in range(done + 1, count + 1):
             used = self._use_sum(number, index)
             index = max(index, used.record.index + 1)  # a resumed round may have an index below `index`
@@ -300,7 +301,7 @@ class Coordinator:
         return InvitedRound(planned, invitation, self._rounds.gather(invitation, self._watch))
 
     def _candidates(self, info: RoundInfo) -> tuple[tuple[ClientId, ...], float | None]:
-        """Return the clients to invite, and the largest cost that each of them can afford; None if there are none."""
+        """Return the clients to invite, and the largest cost that all of them can afford, None without clients."""
         present = frozenset(self._rounds.available(info.index)) - self._evictions.clients
         left = self._count - info.number + 1
         able = self._budget.affordable_costs(self._design, present, self._selection, info.index, left)

@@ -67,7 +67,7 @@ class Job:
 
     @property
     def has_beacon(self) -> bool:
-        """Tell whether the run uses a beacon, for its graphs, its VRF selection or its permutation."""
+        """Tell whether the run uses a beacon: for its graphs, its VRF selection, or the permutation of its clients."""
         selection, given = selection_kind(self.config), bool(self.config.deployment.beacon)
         return self.needs_beacon_values or is_drawn(selection, given)
 
@@ -160,7 +160,10 @@ def setting_of(config: RunConfig, app: AppServer, protocol: SummingProtocol) -> 
 
 
 def sampling_of(config: RunConfig) -> RecordSampling | None:
-    """Return the sampling of records, None if clients are the unit of privacy; raise without `privacy.records`."""
+    """Return the sampling of records, None if clients are the unit of privacy.
+
+    Raise InputError if records are the unit and `privacy.records` is not set.
+    """
     privacy = config.privacy
     if privacy.unit == CLIENT:
         return None
@@ -173,7 +176,10 @@ def sampling_of(config: RunConfig) -> RecordSampling | None:
 
 
 def declared_client(app: AppClient, config: RunConfig) -> RecordClient:
-    """Return an application's client as a source of record gradients; raise if it holds more records than declared."""
+    """Return an application's client as a source of gradients of records.
+
+    Raise InputError if it holds more records than `privacy.records`, the declared number.
+    """
     source = as_record_client(app)
     check_records(source, config.privacy.records)
     return source
@@ -186,7 +192,10 @@ def check_record_column(config: RunConfig) -> None:
 
 
 def all_colluders(config: RunConfig) -> int:
-    """Return the number of colluders in the registry; raise InputError if it is not set and has no default."""
+    """Return the bound on the colluders in the registry, 1 by default.
+
+    Raise InputError if it is not set and has no default: with open arrival in the malicious mode.
+    """
     given = config.protocol
     if given.colluders is None and given.mode == MALICIOUS and config.federation.arrival == OPEN:
         raise InputError(
@@ -199,7 +208,8 @@ def all_colluders(config: RunConfig) -> int:
 def least_arrivals(config: RunConfig) -> int:
     """Return n_min, the least number of clients of a round without a list of clients.
 
-    It is `federation.per_round` less the tolerance, by default half of `federation.per_round`.
+    It is `federation.per_round` less the tolerance, by default half of `federation.per_round`.  Raise InputError if
+    `protocol.threshold` is set, because such a round has no quorum of clients.
     """
     if config.protocol.threshold is not None:
         raise InputError(

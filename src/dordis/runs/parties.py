@@ -26,10 +26,11 @@ from dordis.selection.vrf import VrfSelection
 
 @dataclass(frozen=True)
 class SelectionRule:
-    """How a run selects its clients: the `kind` of selection, the clients `per_round`, and their `least` number.
+    """How a run selects its clients.
 
-    `drawn` tells whether public randomness selects the clients.  With `vrf`, `indices` is the number of round indices
-    that the run may use.
+    `kind` is the kind of selection, `per_round` the number of clients of a round, and `least` the number of clients
+    without which a round does not take place.  `drawn` tells whether public randomness selects the clients.  With
+    `vrf`, `indices` is the number of round indices that the run may use.
     """
 
     kind: str
@@ -39,7 +40,7 @@ class SelectionRule:
     indices: int | None = None
 
     def selection(self, registry: Registry, run: bytes, beacon: Beacon | None, seed: bytes = bytes(32)) -> Selection:
-        """Return the selection of one run; `seed` is the server's, for `uniform` selection, which is not verified."""
+        """Return the selection of one run; `seed` is the server's, for `uniform` and `open`, which nobody verifies."""
         if self.kind == UNIFORM:
             return UniformSelection(self.per_round, seed, self.least)
         if self.kind == VRF:
@@ -93,8 +94,8 @@ def build_client(
 def policy_for(design: RoundPlan, protocol: SummingProtocol) -> Policy:
     """Return the policy of an owner who agrees to exactly this round plan over this protocol.
 
-    If an owner can bound the cost of rounds, the budget of the run is its budget; otherwise it counts rounds.
-    Trainings are not bounded: only deployed clients need that.
+    If owners can bound the cost of a round, the owner's budget is the budget of the run; otherwise the policy bounds
+    the number of participations.  It does not bound trainings: only deployed clients need such a bound.
     """
     setting, parameters = design.setting, design.example()
     trusted = protocol.assistance or Assistance((), 0)

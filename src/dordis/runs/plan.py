@@ -49,18 +49,18 @@ from dordis.rounds.invitation import Terms
 from dordis.runs.threat_model import ThreatModel
 
 SLACK = 0.9
-"""Fraction of the planned noise that an invitation promises if dropouts take noise with them.
+"""Fraction of the planned noise variance that an invitation promises if dropouts take their noise with them.
 
-The exact noise is not known before the round: it is rounded, and the rounding depends on the number of clients."""
+The exact variance is not known before the round: it is rounded, and the rounding depends on the number of clients."""
 
 
 @dataclass(frozen=True)
 class RoundPlan:
     """A noise strategy in a setting, for rounds of `setting.clients` clients; it returns the parameters of each round.
 
-    `kind` is the mechanism; a strategy with a mechanism of its own replaces it.  `allowance` is the largest cost
-    theta^2 of a round; by default the budget divided by the number of releases.  `projection` is the rule by which
-    `setting.buckets`, the number of coordinates after folding, was chosen.
+    `kind` is the mechanism; a strategy with a mechanism of its own replaces it.  `allowance` is the largest cost of a
+    round, a theta^2 (docs/accounting.md); by default it is the budget divided by the number of releases.  `projection`
+    is the rule by which `setting.buckets`, the number of coordinates after folding, was chosen.
     """
 
     strategy: Strategy
@@ -127,7 +127,7 @@ class RoundPlan:
         return replace(self, setting=replace(self.setting, buckets=buckets), projection=rule)
 
     def for_alignment(self, alignment: Alignment | None) -> "RoundPlan":
-        """Return this plan, at the same cost, folded for past updates of this alignment if the rule is `adaptive`."""
+        """Return this plan, folded for updates of this alignment at the same cost if the folding rule is `adaptive`."""
         if self.projection != projection.ADAPTIVE or alignment is None:
             return self
         return replace(self, allowance=self.allowed).with_projection(self.projection, alignment)
@@ -208,7 +208,7 @@ class RoundPlan:
         return replace(self, setting=replace(self.setting, bits=bits), allowance=allowance)
 
     def promise(self, least: int) -> Terms:
-        """Return the terms that a server promises for every round of at least `least` clients."""
+        """Return the terms of an invitation: bounds that the server promises for rounds of at least `least` clients."""
         kept = Terms.from_parameters(self.example(), self.kind)
         return kept.promised(least, max(self.allowed, kept.cost) if self.counts else kept.cost / SLACK)
 
@@ -226,7 +226,7 @@ class RoundPlan:
         return {self.setting.dim: self}
 
     def for_clients(self, clients: int) -> "RoundPlan":
-        """Return this plan for rounds of `clients` clients, with the same releases per client; results are cached."""
+        """Return this plan for rounds of `clients` clients, each of which takes part as often; results are cached."""
         if clients not in self._sizes:
             self._sizes[clients] = self._resized(clients)
         return self._sizes[clients]
@@ -351,7 +351,7 @@ class RoundPlan:
         return min((self._kept(output) for output in update), key=lambda kept: kept.charged)
 
     def _kept(self, output: ChunkOutput) -> NoiseVariances:
-        """Return the variances of the noise in a chunk's sum, that of protocol and mechanism added up."""
+        """Return the variances of the noise in a chunk's sum: of the protocol's and the mechanism's noise together."""
         wanted = self._protocol_noise.variance if self._protocol_noise else 0
         own = self.mechanism.noise_variances(len(output.survivors), self.setting.clients, self.setting.colluders)
         return NoiseVariances(

@@ -13,7 +13,7 @@ from dordis.rounds.engine import AgreedRound, RoundResult, RoundRunner
 from dordis.rounds.watch import Watch
 
 TRIES = 5
-"""How often a round may fail if no client lies; each retry has the next index, and so other clients."""
+"""How often a round may fail without a new suspect; each retry has the next index, and so newly selected clients."""
 
 Output = TypeVar("Output")
 
@@ -26,7 +26,7 @@ class Failure:
     error: RoundFailed
 
     def record(self, evictions: Evictions) -> FailedAttempt:
-        """Return the failure as the records of the run state it, with the clients evicted after it."""
+        """Return the failed attempt for the records of the run, with the clients that were evicted because of it."""
         spoilt = tuple(map(int, self.error.survivors)) if isinstance(self.error, ImpossibleSum) else ()
         return FailedAttempt(self.index, str(self.error), evictions.after(self.index), spoilt)
 
@@ -49,8 +49,8 @@ def attempt(
     """Call `run` with this round index and, while it fails, with the next ones; call `on_failure` with each failure.
 
     After `limit` failures the last one is raised.  A failure with a new suspect does not count towards `limit`: it
-    evicts a client, so there are few of them.  An index is never used twice, because a client that answered in a round
-    refuses a second one with the same index.
+    leads to an eviction, so there are few such failures.  An index is never used twice, because a client that answered
+    in a round refuses another round with the same index.
     """
     if limit < 1:
         raise InputError(f"a round is tried at least once, not {limit} times")
@@ -77,17 +77,21 @@ def suspects_of(error: RoundFailed) -> set[ClientId]:
 
 
 def is_liar(partners: int, liars: int) -> bool:
-    """Tell whether a client in conflict with `partners` others lies: if at most `liars` of these lie, one is honest."""
+    """Tell whether a client in conflict with `partners` others lies: at most `liars` of these lie.
+
+    If there are more partners than that, at least one partner is honest, and so the client is not.
+    """
     return partners > liars
 
 
 def to_evict(error: RoundFailed, colluders: int, around: int) -> frozenset[ClientId]:
     """Return the clients to evict after a failed round: never more honest clients than liars, and a liar if one lied.
 
-    At most `colluders` clients of the round lie, T_C, and at most `around` of them share secrets with any one honest
-    client: T_C too, or c_k on the graphs of SecAgg+ (docs/secagg_plus.md).  A client that the error names is evicted
-    alone; so is a client in conflict (accusing or accused) with more others than can lie.  Of each remaining pair of
-    accuser and accused both are evicted, unless one of them already is.  docs/proofs/blame.md has the proof.
+    At most `colluders` clients of the round lie; this bound is T_C.  At most `around` of the liars share secrets with
+    any one honest client; this bound is T_C too, or c_k on the graphs of SecAgg+ (docs/secagg_plus.md).  A client that
+    the error names as a liar is evicted.  So is a client that is in conflict (as accuser or accused) with more clients
+    than can lie.  Of each remaining pair of accuser and accused both are evicted, unless one of the two already is.
+    docs/proofs/blame.md has the proof.
     """
     going = {ClientId(u) for u in error.named}
     edges = {(ClientId(min(pair)), ClientId(max(pair))) for pair in error.accusations}

@@ -1,4 +1,4 @@
-"""A run, from its start, resumption or predecessor to its last round; its `Population` are the clients."""
+"""A run until its last round, whether it is new, resumed, or the successor of another; its `Population` of clients."""
 
 import os
 import weakref
@@ -97,7 +97,7 @@ class Population(Place, Protocol):
         ...
 
     def open(self, run: bytes, selection: Selection, counted: Mapping[Attendance, OwnerCharge]) -> RoundRunner:
-        """Return a runner of the run's rounds; `counted` are the charges that owners may have counted so far."""
+        """Return the runner of the run's rounds; `counted` has the costs that owners may have counted so far."""
         ...
 
 
@@ -185,7 +185,10 @@ class Run:
 
     @classmethod
     def resume(cls, job: Job, home: Population, path: Path) -> "Run":
-        """Resume the run at `path` after its last finished round or in its open one; raise if a process runs it."""
+        """Resume the run at `path` after its last finished round, or within its open round.
+
+        Raise InputError if another process is running it, and LedgerDamaged if its files disagree.
+        """
         stored = run_records.load_run(path)
         held = lock_directory(path)
         try:
@@ -339,7 +342,7 @@ def done(records: RunRecords) -> int:
 
 
 def predecessor_of(before: RunRecords, job: Job, spent: LedgerSummary | None) -> Predecessor:
-    """Return a run's entry in its successor's manifest; `budget` is the least epsilon that the successor may state."""
+    """Return the entry about a run in its successor's manifest; the successor states at least the entry's `budget`."""
     clipping, manifest = Clipping.from_config(job.config.privacy.clip), before.manifest
     return Predecessor(
         run=before.id.hex(),

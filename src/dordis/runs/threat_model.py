@@ -29,13 +29,13 @@ class ThreatModel:
     tries: int = TRIES
     """How often every round may be tried, each time under another index."""
     agree: WriteParameters = agree_with_cohort
-    """Function of the protocol that adds its own part to the common part of the parameters."""
+    """Function that adds the protocol's own part to the parameters' part that all protocols have in common."""
     has_cohort: bool = True
     """Whether the list of clients U is fixed before the sum."""
     is_open: bool = False
     """Whether any registered client may contribute, so that only its own count bounds its participations."""
     all_colluders: int | None = None
-    """Largest number of colluders in the registry, by which complaints of a whole run are judged; None: T_C."""
+    """Largest number of colluders in the registry, by which complaints of a whole run are judged; if None, by T_C."""
 
     @property
     def draw_failure(self) -> Fraction:
@@ -58,7 +58,10 @@ class ThreatModel:
 
 @dataclass(frozen=True)
 class DropoutNeeds:
-    """Tolerance and threshold for rounds that `dropped` of `clients` leave; `threshold` is None if impossible."""
+    """The tolerance and threshold that rounds need if `dropped` of their `clients` leave before their upload.
+
+    `threshold` is None if no threshold is low enough for the dropouts and safe in the run's mode.
+    """
 
     clients: int
     dropped: int
