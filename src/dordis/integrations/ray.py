@@ -1,9 +1,9 @@
 """Rounds whose clients compute in processes of a Ray cluster: `simulation.engine = "ray"` (extra `ray`).
 
-The engine is that of all other rounds.  Clients answer in their process, with messages encoded as on a network, and
-their uploads are summed there.  The clients of a process that dies are dropouts from then on.  Masks and noise are
-expanded slice by slice in Ray tasks.  The run itself starts every process, with the code that is installed there, so
-Ray unpickles no object of another party.
+The round engine is the same as for all other rounds.  Each process has some of the clients: it answers their requests,
+with messages encoded as on a network, and sums their uploads.  If a process dies, its clients are dropouts from then
+on.  Masks and noise are expanded slice by slice in Ray tasks.  The run itself starts every process, with the code that
+is installed on its machine, so Ray unpickles no object of another party.
 """
 
 import os
@@ -77,7 +77,7 @@ class Worker:
         self._sums: dict[int, LocalAccumulator] = {}
 
     def answer(self, requests: Requests) -> Answers:
-        """Return the replies of clients to requests; uploads are stored here, and returned with an empty vector."""
+        """Return the replies of clients to requests; an upload is stored in this process, its reply has no vector."""
         exchange = LocalExchange(self._clients)
         replies = [
             (u, self._store_upload(u, reply) if requests[u].uploads else reply)
@@ -93,7 +93,7 @@ class Worker:
         return msgspec.structs.replace(reply, **{reply.bulk: b""}) if reply.bulk else reply
 
     def begin(self) -> bool:
-        """Delete the uploads and sums that a failed round has left; return True, as an acknowledgement."""
+        """Delete the uploads and sums that a failed round left behind; return True, as an acknowledgement."""
         self._uploads.clear()
         self._sums.clear()
         return True
@@ -173,7 +173,7 @@ class Workers:
 
 
 class RayExchange(MessageMeter):
-    """Sends the requests to clients in one batch to each process; uploads in several small batches."""
+    """Sends the requests to clients as one batch to each process, requests for uploads as several small batches."""
 
     def __init__(self, workers: Workers, lost: Lost) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ class RayExchange(MessageMeter):
                 yield from self._counted(answers)
 
     def _by_place(self, requests: Requests) -> dict[int, dict[ClientId, Message]]:
-        """Return the requests by index of their clients' process, without lost ones and requests to work ahead."""
+        """Return the requests by process of their clients, without those to lost clients and those to work ahead."""
         asked: dict[int, dict[ClientId, Message]] = {}
         for u, request in requests.items():
             if u in self._workers and not request.ahead and not self._lost(u, request):
@@ -345,7 +345,7 @@ class RayRounds(FullRounds):
         return super().gather(invitation, watch)
 
     def _available(self, index: int) -> Collection[ClientId]:
-        """Return the clients to invite; clients of lost processes only if the server does not choose among clients."""
+        """Return the available clients; if the server chooses among them (`uniform`), none of a lost process."""
         workers = self._workers
         asked = workers.ask("willing", self._cap)
         willing = {u for place, own in asked for u in own if workers.place(u) == place}
@@ -386,7 +386,7 @@ def describe_nodes(nodes: Sequence[str]) -> str:
 
 
 def list_processors() -> list[str]:
-    """Return for every processor of the cluster the id of its node, with the nodes in turn.
+    """Return the node id of every processor of the cluster, alternating between the nodes.
 
     Raise InputError if there are no processors.
     """

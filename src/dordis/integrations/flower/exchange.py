@@ -82,10 +82,11 @@ class TrainMessages:
 
 
 class HelperRequests:
-    """Bundles requests to helpers, because a Flower message takes seconds, and remembers their keys for coming rounds.
+    """Bundles requests to helpers, because a Flower message takes seconds, and stores helpers' keys for coming rounds.
 
-    A helper's keys for coming rounds are requested in the message in which it opens the clients' boxes of seeds.  A
-    node has a new process for every message and stores no opened seeds, so later requests repeat the boxes.
+    One message to a helper asks for two things: to open the clients' boxes, which are encrypted seeds of masks, and to
+    send its keys for coming rounds.  A node has a new process for every message and stores no opened seeds, so later
+    requests repeat the boxes.
     """
 
     def __init__(self) -> None:
@@ -105,7 +106,7 @@ class HelperRequests:
         return keys if any(key.first <= index <= key.last for key in keys.keys.values()) else None
 
     def bundle(self, helper: ClientId, request: Message) -> tuple[Message, ...]:
-        """Return the messages to send to a helper: those that it needs with or before the request, and the request."""
+        """Return the messages to send to a helper: the request, after the messages that have to come with it."""
         if isinstance(request, OpenBoxes):
             if self._round != request.parameters.round:
                 self._round, self._boxes = request.parameters.round, {}
@@ -178,7 +179,7 @@ class FlowerExchange(MessageMeter):
                 if not request.ahead:
                     bundle.setdefault(u, []).append(request)
         places = {request_key(request) for asked in bundle.values() for request in asked}
-        if not places <= self._asked_ahead:  # sent ahead: a node that did not answer then is not asked again
+        if not places <= self._asked_ahead:  # else all were sent ahead: a node that did not answer is not asked again
             following = {u: following_requests(asked[-1]) for u, asked in bundle.items()}
             self._asked_ahead = {request_key(request) for more in following.values() for request in more}
             self._ahead = self._send({u: (*asked, *following[u]) for u, asked in bundle.items()})
@@ -202,7 +203,7 @@ class FlowerExchange(MessageMeter):
         return {u: self._answers(u, frames[u], replies[self._nodes[u]]) for u in bundle if self._nodes[u] in replies}
 
     def _take_contributions(self, call: OpenCall) -> Replies:
-        """Send invitation and parameters to the invited clients; return the contributions that the open call admits."""
+        """Send invitation and parameters to the invited clients; return the contributions that `call` admits."""
         coming = [u for u in self.invited if u not in call.arrived][: call.most - len(call.arrived)]
         answers = self._send({u: (_invite(call, u), Train(), call.request) for u in coming})
         admitted = []
@@ -276,7 +277,7 @@ class FlowerExchange(MessageMeter):
 
 
 def _invite(call: OpenCall, client: ClientId) -> Invite:
-    """Return the invitation of a client to an open call; raise if the call has none."""
+    """Return the invitation for a client that an open call sends; raise InputError if the call has none."""
     visited = None if call.visit is None else call.visit(client)
     if not isinstance(visited, InvitationServer):
         raise InputError("an open call needs the invitation for arriving clients")
@@ -284,7 +285,7 @@ def _invite(call: OpenCall, client: ClientId) -> Invite:
 
 
 def following_requests(request: Message) -> Sequence[Message]:
-    """Return requests to send ahead with this one: `Train` with an invitation, whose answer does not change it."""
+    """Return requests to send with this one: `Train` with an invitation, because it does not depend on the answer."""
     return (Train(),) if isinstance(request, Invite) else ()
 
 
@@ -306,5 +307,5 @@ def open_reply(reply: FlowerMessage) -> tuple[list[Sealed], str]:
 
 
 def request_key(request: Message) -> RequestKey:
-    """Return the type name of a request and its chunk, None if it has none."""
+    """Return the type name of a request and its chunk; the chunk is None if the request has no field `chunk`."""
     return type(request).__name__, getattr(request, "chunk", None)

@@ -72,7 +72,7 @@ def find_protocol(settings: Mapping[str, Any]) -> SummingProtocol:
 
 
 def build_config(settings: Mapping[str, Any], clients: int, per_round: int) -> RunConfig:
-    """Return the validated configuration of a run; `clients` and `per_round` are defaults of its settings."""
+    """Return the validated configuration of a run; `clients` and `per_round` are defaults of `federation`."""
     below = RunConfig(NAME, app=App(_HERE, _HERE), federation=Federation(clients, min(per_round, clients)))
     if not find_protocol(settings).has_cohort:
         settings = merge_settings({_FEDERATION: {"arrival": OPEN}}, dict(settings))
@@ -124,11 +124,11 @@ def _without_none(settings: dict[str, Any]) -> dict[str, Any]:
 
 LOG = logging.getLogger("flwr.dordis")  # a child of Flower's logger, so that its lines appear in the app's log
 PATIENCE = 60.0
-"""Default of the seconds that the server waits for answers of nodes at every stage after the training."""
+"""Default number of seconds for which the server waits for the nodes' answers at every stage after the training."""
 WEIGHT = "num-examples"
 """Default name of the metric by which Flower's strategies weight replies."""
 ACCEPT_HOPELESS = "accept-hopeless"
-"""Key of the run config that allows a run in whose noise next to nothing can be learnt."""
+"""Key of the run config that allows a run whose noise lets next to nothing be learnt."""
 
 
 class DordisGrid(Grid):
@@ -172,8 +172,8 @@ class DordisGrid(Grid):
     ) -> Iterable[FlowerMessage]:
         """Run a private round with the nodes of train messages, and return a reply for each.
 
-        Survivors have the model with the private mean added, other nodes an error.  For evaluate messages, nothing is
-        sent and no reply is returned.
+        The reply of a survivor has the model with the private mean added; the reply of another node is an error.  For
+        evaluate messages, nothing is sent and no reply is returned.
         """
         asked = list(messages)
         kinds = {message.metadata.message_type for message in asked}

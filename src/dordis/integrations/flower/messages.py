@@ -51,7 +51,7 @@ class Enrolled(Message, frozen=True):
 
 
 class Enrol(Message, frozen=True):
-    """A request for the public keys of a node, for a run in this `mode`; the node does not read its data for it."""
+    """A request for the public keys of a node, for a run in this `mode`; the node answers without reading its data."""
 
     reply: ClassVar = Enrolled
     mode: str
@@ -78,11 +78,11 @@ class RunDescription(Message, frozen=True, tag="Charter"):
     per_round: int
     least: int
     record: str = ""
-    """`privacy.record`: the column of ids, of which all rows with the same id are one record; empty if not set."""
+    """The setting `privacy.record`: a column of ids; all rows with the same id are one record.  Empty if not set."""
 
 
 def check_weight(weight: float) -> None:
-    """Raise InputError unless a weight is above 0 and at most 1, so that weighted updates stay below the clip bound."""
+    """Raise InputError unless a weight is above 0 and at most 1, so that a weighted update keeps the clip bound."""
     if not 0.0 < weight <= 1.0:
         raise InputError(f"the weight of a node is above 0 and at most 1, not {weight:g}: set dordis-weight")
 
@@ -229,7 +229,7 @@ def bundle_name(path: Iterable[str]) -> str:
 
 
 def digest_training(content: RecordDict, environment: bytes, message_type: str = TRAIN, group: str = "") -> Floats:
-    """Return the digest of all data from which a node trains, as numbers: dordis treats them as the round's model."""
+    """Return the digest of all data from which a node trains, as a vector that takes the place of the round's model."""
     parts = ENCODER.encode((digest_content(content), environment, message_type, group))
     return np.frombuffer(hashlib.sha256(b"dordis/v1/flower-train" + parts).digest(), np.uint8).astype(np.float32)
 

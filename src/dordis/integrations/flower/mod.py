@@ -66,10 +66,10 @@ DEFAULT_POLICY = Policy(epsilon=6.0, delta=1e-5)
 
 @dataclass(frozen=True)
 class DordisMod:
-    """Answers the messages of private rounds and refuses all others; the app's train function computes the update.
+    """Answers the messages of private rounds, refuses all other messages; the app's train function makes the update.
 
     `policy` has the bounds that the node's owner sets, such as the budget; `mechanism` is a mechanism that is not
-    built in.  With a helper policy in `assists` the node also offers to be a helper of assisted rounds, within it.
+    built in.  With a helper policy in `assists` the node also offers to be a helper of assisted rounds that keep to it.
     """
 
     policy: Policy = DEFAULT_POLICY
@@ -263,7 +263,7 @@ class Node:
                 None if self._simulated else self._pins.train_seconds(), log.error, self._state.note_training
             ),
             form=self._app.form(),
-            sums_at_opening=True,  # sums of records are not stored between the processes of messages
+            sums_at_opening=True,  # every message has its own process, and sums of records are not stored in between
         )
 
 

@@ -25,7 +25,7 @@ KEYS, REGISTRY, STATE = "dordis-keys", "dordis-registry", "dordis-state"
 HELPER_KEYS = "dordis-helper-keys"
 """Name of the setting for the key file of the node as a helper of assisted rounds."""
 COHORT, LEAST_COHORT = "dordis-cohort", "dordis-least-cohort"
-"""Names of the settings for the number of scheduled clients of a round, and for the least number that takes part."""
+"""Names of the settings for the number of scheduled clients of a round, and for the least number of clients in it."""
 TRAIN_SECONDS = "dordis-train-seconds"
 """Name of the setting for the fixed training time in seconds."""
 BEACON = "dordis-beacon"
@@ -105,7 +105,7 @@ class Pins:
         return weight
 
     def policy(self, policy: Policy) -> Policy:
-        """Return the mod's policy with the epsilon and delta of the pins, where the owner has set them."""
+        """Return the mod's policy, with its epsilon and delta replaced where the owner has set them as pins."""
         budget = {"epsilon": EPSILON, "delta": DELTA}
         own = {name: float(self.config[key]) for name, key in budget.items() if key in self.config}
         return msgspec.structs.replace(policy, **own)
@@ -172,7 +172,7 @@ def check_room(seconds: float, pins: Pins) -> None:
 
 
 def check_cohort_pinned(description: RunDescription, pins: Pins) -> None:
-    """Raise ParametersRefused unless the run has the pinned cohort sizes: a small cohort could be mostly colluders."""
+    """Raise ParametersRefused unless the run keeps to the pinned cohort: a small cohort could be mostly colluders."""
     if not pins.is_pinned or description.selection != "balanced":
         return
     agreed = pins.cohort()

@@ -97,7 +97,7 @@ class Enrolment:
 
 @dataclass
 class FlowerPopulation:
-    """The population of a run under Flower: the enrolled nodes, whose rounds `open` can run."""
+    """The population of a run under Flower: the enrolled nodes; `open` returns the runner of their rounds."""
 
     transport: GridTransport
     enrolment: Enrolment
@@ -214,10 +214,10 @@ def enrol(
     timeout: float | None,
     helpers: bool = False,
 ) -> Enrolment:
-    """Ask nodes for their public keys, with `helpers` also for those as helpers; return their enrolment.
+    """Ask nodes for their public keys and, with `helpers`, for their public keys as helpers; return their enrolment.
 
-    Nodes whose keys are not in the `known` registry are left out.  Without it, a new registry is made, which is only as
-    trustworthy as the SuperLink, because that relays the keys.
+    Nodes whose keys are not in the `known` registry are left out.  Without a known registry a new one is made, which is
+    only as trustworthy as the SuperLink, because the SuperLink relays the keys.
     """
     asked = RecordDict({RECORD: to_record([seal(Enrol(mode, helpers or UNSET))])})
     replies = transport.send(dict.fromkeys(nodes, asked), timeout)
@@ -241,10 +241,11 @@ def enrol(
 def assign_helpers(
     registry: Registry, offers: Mapping[int, Identity], ids: Collection[int]
 ) -> tuple[Registry, dict[ClientId, int]]:
-    """Return the registry with helpers of these `ids`, and the node of each; raise InputError if there are too few.
+    """Return the registry with helpers of these `ids`, and the node of each helper.
 
     `offers` has the helper keys of nodes that offer to be helpers.  If the registry already has helpers, the nodes with
-    their keys are used; otherwise the first nodes in `offers`.
+    these helpers' keys are used, otherwise the first nodes in `offers`.  Raise InputError if too few nodes offer, or if
+    the helpers in the registry are not exactly those with the `ids`.
     """
     if registry.helpers:
         nodes = {identity: node for node, identity in offers.items()}
@@ -294,7 +295,7 @@ def _read_enrolment(node: int, reply: FlowerMessage) -> Enrolled:
 def weighted_mean(finished: FinishedRound, weights: Mapping[ClientId, float]) -> Floats:
     """Return the weighted mean of updates: the sum of each chunk, divided by the sum of its survivors' weights.
 
-    With records as the unit, it is the sum divided by the expected number of sampled records.
+    With records as the unit of privacy, return the sum divided by the expected number of sampled records.
     """
     aggregate, parameters = finished.result.aggregate, finished.parameters
     summed = [sum(weights[u] for u in output.survivors) for output in finished.result.outputs]

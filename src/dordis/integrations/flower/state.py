@@ -36,7 +36,7 @@ RUN, ROUND = "dordis-run", "dordis-round"
 HELPER = "dordis-helper"
 """Name of the record in Flower's state of a node with the durable state of a helper."""
 LONGEST_STORED_REPLY = 1 << 16
-"""Longest reply, in bytes, that is stored for a repeated request; such requests are rare, as Flower delivers once."""
+"""Longest reply, in bytes, that is stored for the case of a repeated request, which is rare under Flower."""
 
 _Claim = tuple[str, bytes, bytes, bytes | None]
 
@@ -92,7 +92,7 @@ class RunState:
 
     @property
     def open_round(self) -> bytes | None:
-        """Return the open round of this node; None if there is none."""
+        """Return the id of the open round of this node; None if there is none."""
         return self.journals.open_round
 
     def participation(self) -> "StateParticipation":
@@ -185,7 +185,7 @@ class StateJournals:
 
     @property
     def open_round(self) -> bytes | None:
-        """Return the open round of this client; None if there is none."""
+        """Return the id of the open round of this client; None if there is none."""
         if ROUND not in self._state or "round" not in self._state[ROUND]:
             return None
         round: bytes = self._state[ROUND]["round"]
@@ -218,7 +218,7 @@ class StateJournal:
         return made
 
     def since(self, claims: int) -> Sequence[bytes]:
-        """Return the state changes of all claims after the first `claims`, in order."""
+        """Return the state changes of all claims (answered requests) after the first `claims`, in order."""
         return [changes for _, _, changes, _ in self._claims()[claims:]]
 
     def note(self, event: msgspec.Struct) -> None:
@@ -286,7 +286,7 @@ class FileState:
 
     @property
     def open_round(self) -> bytes | None:
-        """Return the open round of this node; None if there is none."""
+        """Return the id of the open round of this node; None if there is none."""
         unfinished = self.journals.unfinished()
         return unfinished[0] if unfinished else None
 

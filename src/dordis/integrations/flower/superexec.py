@@ -19,7 +19,7 @@ IMPORTED = (
 )
 """Modules imported before a fork; the app is loaded after the fork, from the bundle of the message's run."""
 POLL = ("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.2")
-"""Environment variable, and its default, for the seconds between two polls of Flower's SuperExec for a message."""
+"""An environment variable of Flower, the seconds between two polls of its SuperExec for a message, and our default."""
 
 
 def launcher(context: ForkServerContext, otherwise: Any) -> Any:

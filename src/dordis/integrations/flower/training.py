@@ -126,11 +126,11 @@ class FlowerApp(RecordClient):
 
     @property
     def width(self) -> int:
-        """Return the number of places for records in a slice, whose gradients are computed together."""
+        """Return the number of places for records in a slice; the gradients of a slice are computed together."""
         return self._learner.width
 
     def begin(self, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> None:
-        """Compute gradients one at a time if a test shows that they depend on other records of a slice or on places."""
+        """Test if a gradient depends on its place or on other records of a slice: then compute one at a time."""
         self._learner.begin(round, self._parameters, dim, attempt)
 
     def record_gradients(self, round: RoundInfo, model: Numbers, places: Places) -> Reals:
@@ -195,7 +195,7 @@ def check_same_parameters(layout: Layout, parameters: dict[str, Any]) -> None:
 
 
 def check_record_ids(step: RecordStep, column: str) -> None:
-    """Raise InputError unless `train_step` has keys if and only if `column`, `privacy.record`, is set.
+    """Raise InputError unless `train_step` was called with keys if and only if `column`, i.e. `privacy.record`, is set.
 
     With keys, epsilon is stated for all rows with the same key; without keys, for one row.
     """
