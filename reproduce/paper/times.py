@@ -22,11 +22,11 @@ from reproduce.paper.measured import list_obstacles, measured_jobs, read_measure
 from reproduce.round_times import WORKLOADS, run_figure, run_shares
 
 MODEL = (
-    "The modelled round times are computed in virtual time from costs of single steps (the paper's cost mix). Some of "
-    "these costs are taken from the paper's code, others are chosen to fit its figures; the tables say which results "
-    "are fitted. Beside the modelled times are times of real rounds of `dordis serve` and its clients, measured in "
-    "network namespaces of one machine (`python -m reproduce cluster`). The commands of these measurements are below "
-    "the tables."
+    "A model computes round times in virtual time from costs of single steps (the paper's cost mix). Some of these "
+    "costs are taken from the paper's code, others are chosen to fit its figures; the tables say which results are "
+    "fitted. Beside the modelled times are times of real rounds of `dordis serve` and its clients, measured in network "
+    "namespaces of one machine (`python -m reproduce cluster`). The commands of these measurements are below the "
+    "tables."
 )
 LEAST_GAIN = 1.3
 """The least speed-up of the paper's large models."""

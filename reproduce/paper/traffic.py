@@ -10,9 +10,9 @@ from reproduce.network import CLIENTS, PAPER_REBASING, PAPER_XNOISE, count_rows,
 from reproduce.paper import Content, Grid, Job, Results, Section, Verdict
 
 MESSAGES = (
-    "For each number of clients and each noise scheme a round of SecAgg with updates of 1,000 coordinates was run, and "
-    "the bytes of a survivor's encoded messages were counted. The bytes of rebasing are computed from the length of "
-    "the model."
+    "Real rounds of SecAgg with updates of 1,000 coordinates were run, one for each number of clients and each noise "
+    "scheme, and the bytes of a survivor's encoded messages were counted. The bytes of rebasing are computed from the "
+    "length of the model."
 )
 REMARKS = (
     "The paper's megabytes (2^20 bytes) are compared with the bytes that a survivor sends and receives together; about "
