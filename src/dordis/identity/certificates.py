@@ -245,7 +245,7 @@ def days_left(certificate: x509.Certificate, now: datetime) -> int:
 
 
 def check_valid_at(certificate: x509.Certificate, now: datetime) -> None:
-    """Raise LoginRefused if a certificate is not valid yet, or no longer."""
+    """Raise LoginRefused if a certificate is not valid yet, or has expired."""
     name, begins, ends = subject_name(certificate), certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if now < begins:
         raise LoginRefused(

@@ -69,7 +69,7 @@ class Sum:
 
 
 class Worker:
-    """A process with clients of a run, each built at its first request; uploads stay here until they are summed."""
+    """A process with clients of a run; a client is built at its first request, uploads stay until they are summed."""
 
     def __init__(self, home: SimulatedHome, selection: Selection, counted: Counted) -> None:
         self._clients = home.create_clients(b"", selection, counted)

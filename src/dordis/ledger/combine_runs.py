@@ -53,7 +53,7 @@ class LedgerPart:
 
     @property
     def worst_costs(self) -> Costs:
-        """Return the costs of the client that has spent most; if more is stated than spent, of the stated epsilon."""
+        """Return the costs of the client that has spent most, or the cost of a larger stated epsilon."""
         client = self.account.worst_client(self.account.clients())
         return self.costs(NOBODY if client is None else client)
 
@@ -154,7 +154,7 @@ def registered_keys(path: Path, root: str, account: Account) -> dict[int, str]:
 
 
 def check_root(path: Path, registry: Registry, root: str) -> None:
-    """Raise LedgerDamaged unless the registry has the root in the manifest."""
+    """Raise LedgerDamaged unless the registry has `root`, the root that the manifest states."""
     if registry.root().hex() != root:
         raise LedgerDamaged(f"{path / REGISTRY} is not the registry that the run began with: restore it")
 

@@ -262,7 +262,7 @@ def check_receipt(receipt: Receipt, run: StoredRun) -> None:
 
 
 def check_receipts(receipts: Mapping[int, Receipt], account: Account, heads: Collection[str]) -> None:
-    """Raise LedgerDamaged if the ledger lacks the head in a receipt, or its round differs from the receipt's."""
+    """Raise LedgerDamaged if the ledger lacks the head that a receipt states, or contradicts the receipt."""
     for index, receipt in receipts.items():
         if receipt.ledger not in heads:
             raise LedgerDamaged(

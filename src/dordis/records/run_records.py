@@ -323,7 +323,7 @@ def timestamp() -> str:
 
 
 def is_reserved_metric(metric: str) -> bool:
-    """Tell whether a metric name is reserved: every epsilon on a page comes from the ledger.
+    """Tell whether a metric name contains "epsilon", which is reserved: every epsilon on a page is the ledger's.
 
     >>> is_reserved_metric("accuracy"), is_reserved_metric("Epsilon, last")
     (False, True)
@@ -352,7 +352,7 @@ def read_state(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def read_checkpoint_lines(path: Path) -> Lines:
-    """Return the lines of the last finished round; empty if there is no checkpoint."""
+    """Return the lines about the last finished round, by the name of their file; empty if there is no checkpoint."""
     return _read_checkpoint(
         path, lambda stored: msgspec.json.decode(stored[_LINES].tobytes(), type=Lines) if stored else {}
     )

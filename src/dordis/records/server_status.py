@@ -31,7 +31,7 @@ class QueuedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class RunQueue:
-    """The configurations of a folder and their runs; files that are added later run as well."""
+    """The configurations of a folder and their runs; configurations that are added later are run too."""
 
     folder: Path
 
@@ -77,7 +77,7 @@ class RunQueue:
 
 
 class ConnectedClients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The clients connected to the server of a deployed run at the latest round, and the deadlines clients missed."""
+    """The clients connected to the server of a deployed run at the latest round, and the deadlines missed so far."""
 
     clients: tuple[int, ...] = ()
     missed: dict[ClientId, dict[str, int]] = {}

@@ -96,7 +96,7 @@ def check_events(index: int, design: RoundPlan) -> None:
 
 @dataclass(frozen=True)
 class RunBudget:
-    """The budget of one run, and the ledger that its rounds are charged to; None for a run without an epsilon.
+    """The budget of one run, and the ledger to which its rounds are charged; `ledger` is None without an epsilon.
 
     `counts_owners` is False for queries over a table, where no owner counts participations.
     """
@@ -127,7 +127,7 @@ class RunBudget:
             self._keep_to_budget(self.ledger.check_budget, charge.without_dropout)
 
     def gate(self, design: RoundPlan, parameters: Parameters, resumed: bool) -> PrivacyGate:
-        """Return the privacy gate of a round; it does not write ledger lines of a `resumed` round a second time."""
+        """Return the privacy gate of a round; if the round is `resumed`, the gate does not write its lines again."""
         ledger, index = self.ledger, parameters.index
         arrived: set[ClientId] = set()
         before = ledger.owner_charges().get((self.run, index)) if ledger is not None and resumed else None

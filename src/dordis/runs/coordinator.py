@@ -1,4 +1,4 @@
-"""The coordinator: one round after the other, from the invitation of clients to the use of their sum.
+"""The coordinator: it runs one round after the other, from the invitation of clients to the use of the sum.
 
 It knows neither where the clients are nor how their messages travel: `RoundRunner` does.  The ledger is charged before
 any request that costs privacy.
@@ -85,7 +85,7 @@ class InvitedRound:
 
 
 class EarlyInvitation:
-    """The invitation of a round in a thread of its own, while the server evaluates the round before.
+    """The invitation to a round in a thread of its own, while the server evaluates the round before.
 
     Clients train meanwhile.  Nothing of the invited round is counted or charged: the coordinator does that afterwards,
     in the thread that evaluates and stores rounds, so that a round is on disk before the next one costs privacy.  A

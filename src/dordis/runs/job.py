@@ -253,7 +253,7 @@ def check_cohort(config: RunConfig) -> None:
 
 
 def check_folded(design: RoundPlan) -> None:
-    """Raise InputError if updates would be folded into as many coordinates as they have, or more."""
+    """Raise InputError if updates would be folded into no fewer coordinates than they have."""
     if isinstance(design.projection, int) and not design.setting.buckets:
         raise InputError(
             f"privacy.projection = {design.projection} is, in whole blocks, no less than the {design.setting.dim} "

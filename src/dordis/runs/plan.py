@@ -49,7 +49,7 @@ from dordis.rounds.invitation import Terms
 from dordis.runs.threat_model import ThreatModel
 
 SLACK = 0.9
-"""Fraction of the planned noise variance that an invitation promises if dropouts take their noise with them.
+"""Fraction of the planned noise variance that an invitation promises if dropouts make the noise smaller.
 
 The exact variance is not known before the round: it is rounded, and the rounding depends on the number of clients."""
 
@@ -196,7 +196,7 @@ class RoundPlan:
 
     @property
     def counts(self) -> bool:
-        """Tell whether owners can bound the cost of a round; they cannot if dropouts take noise with them."""
+        """Tell whether owners can bound the cost of a round; they cannot if dropouts make the noise smaller."""
         removes = bool(self.strategy.mechanism) or self.setting.scheme in XNOISE
         return self.strategy.rule is Rule.STOP and removes and self.setting.orders is None
 

@@ -1,4 +1,4 @@
-"""A run until its last round, whether it is new, resumed, or the successor of another; its `Population` of clients."""
+"""A run from its start to its last round, also if it is resumed or succeeds another; its clients are a `Population`."""
 
 import os
 import weakref
@@ -39,7 +39,7 @@ FREE = ("output", "performance", "deployment")
 
 
 class Place(Protocol):
-    """The properties of a run's clients that its manifest states."""
+    """The properties of a run's clients that the manifest of the run states."""
 
     @property
     def fidelity(self) -> str:
@@ -380,7 +380,7 @@ def check_same(config: RunConfig, records: RunRecords) -> None:
 
 
 def check_succeeds(job: Job, before: StoredRun) -> None:
-    """Raise InputError if a run cannot succeed another: other application, no ledger, or no rounds left."""
+    """Raise InputError unless the earlier run has the same application, an epsilon if this one has, and rounds left."""
     manifest, config = before.manifest, job.config
     if manifest.config.get("app", {}).get("server") != config.app.server or manifest.plan.dim != job.design.setting.dim:
         raise InputError(f"the run at {before.path} computed something else: use its application, with the same dim")

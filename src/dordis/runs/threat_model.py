@@ -1,4 +1,4 @@
-"""What the rounds of a run withstand: a server by the threat model, and dropout by tolerance T and threshold t."""
+"""What the rounds of a run withstand: servers and colluders (threat model), and dropout (tolerance T, threshold t)."""
 
 import math
 from collections.abc import Iterable

@@ -153,8 +153,8 @@ class Node:
     def _check_records(self, client: Client, invite: Invite) -> None:
         """With records as the unit: leave the round and raise InputError if the node's records cannot be used.
 
-        This is checked at the invitation, because no later answer may depend on the data.  At the first message of a
-        run, the gradients of all records are computed, and the largest batch is timed.
+        This is checked at the invitation, because later the data must not decide whether or when the node answers.  At
+        the first message of a run, the gradients of all records are computed, and the largest batch is timed.
         """
         description, encoding = self._state.description, invite.terms.records
         if not encoding:
