@@ -31,7 +31,8 @@ class RoundCost(NamedTuple):
     distance: float
     failure: float = 0.0
     sampled: tuple[int, int] | None = None
-    """The sampling probability of a record times 2^32, and the planned events, if records are the unit; else None."""
+    """If records are the unit of privacy: the sampling probability of a record, times 2^32, and the number of planned
+    events; else None."""
 
     def plus(self, other: "RoundCost") -> "RoundCost":
         """Return the cost of this round and of `other` together."""
@@ -84,7 +85,7 @@ def _skellam(changed: Sensitivity, variance: Fraction) -> Event:
 
 
 def noise_ratios(parameters: Parameters) -> list[Fraction]:
-    """Return for each release its least noise variance, for any tolerated dropouts, divided by its squared sensitivity.
+    """Return for each release its least noise variance under tolerated dropouts, divided by its squared sensitivity.
 
     The ratio is 0 if the sensitivity is not bounded.
     """

@@ -45,7 +45,7 @@ class Store(Message, frozen=True):
 
 
 class DeliveryServer(ProtocolServer[tuple[ClientId, ...]]):
-    """The last two steps of a chunk: its sum is sent to clients, which store it; the output are those that stored it.
+    """The last two steps of a chunk: its sum is sent to clients, which store it; the output lists those that did so.
 
     `summed` returns the sum and `receivers` the clients to send it to; both are called when the earlier steps have run.
     """

@@ -193,7 +193,7 @@ class DistributedDP:
     ) -> Vector:
         """Return a client's input to the sum from `total`, the exact sum of its quantised records.
 
-        Noise of the client's own is added to `total` in place.  `values` are the further releases, summed over records.
+        A client's own noise is added to `total` in place.  `values` are the further releases, summed over the records.
         """
         encoding, records = self.parameters.encoding, self.records
         if records is None:
@@ -272,7 +272,7 @@ class DistributedDP:
         return DecodedChunk(unrotate_integers(read, grid, self.parameters.encoding.rotation, span.start), survivors)
 
     def _decode_summed(self, chunk: int, total: Vector, survivors: int) -> DecodedChunk:
-        """Return a decoded chunk from its sum in the ring: real units for the update, integer units for a release."""
+        """Return a decoded chunk from its sum in the ring: the update in real, a further release in integer units."""
         if (release := self.further_release(chunk)) is not None:
             return DecodedChunk(self._sum_further(release, total, survivors).units, survivors)
         start, rotation = self.parameters.chunks[chunk].start, self.parameters.encoding.rotation

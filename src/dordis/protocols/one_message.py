@@ -2,7 +2,7 @@
 
 A box is a secret that a client encrypts to one helper.  The parameters of such a round name the helpers, and no
 clients.  The server publishes the parameters (`ArrivalSetup`), each arriving client answers once (`OneMessageClient`),
-and the helpers open the sum by the rules of the protocol.
+and the helpers let the server unmask the sum, by the rules of the protocol.
 """
 
 from abc import abstractmethod

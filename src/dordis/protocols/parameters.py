@@ -1,6 +1,6 @@
 """The parameters of a round: the values that are hashed, and the rules that they must keep.
 
-`Parameters` is the part common to all summing protocols: round, arrivals, ring, chunks, noise, encoding and model.  A
+`Parameters` is the part common to all summing protocols: round, client counts, ring, chunks, noise, encoding, model.  A
 protocol adds its own part in a subclass, such as `cohort.CohortParameters` with the list of clients U.  The server
 checks the rules when it configures a round, and every client checks them before it sends anything.  The hash goes into
 all key derivations, commitments and ciphertexts: parties with different parameters cannot decrypt each other's secrets.
@@ -156,7 +156,7 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
 
     @property
     def assistance(self) -> Assistance | None:
-        """Return the helpers that a client trusts; None if no helper opens the sum."""
+        """Return the helpers that a client trusts; None without helpers, or without a bound on how many collude."""
         return None
 
     @property
@@ -165,7 +165,7 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
         return ()
 
     def check_own(self) -> None:
-        """Raise ParametersRefused if a protocol's own part of the parameters breaks a rule; `Parameters` has none."""
+        """Raise ParametersRefused if the protocol's own part breaks a rule; `Parameters` itself has no such part."""
 
     @property
     def run(self) -> bytes:

@@ -174,8 +174,8 @@ class PlaintextSetup(SummingSetup):
 class PlaintextChunk(SummingChunk):
     """The server's part in one chunk.
 
-    Secrets in `withheld` are not released although they are due: a test can so have the same secrets missing as in a
-    round of another protocol.
+    Secrets in `withheld` are not released although they are due, so that a test can compare the sum with the sum of a
+    protocol that lost these secrets.
     """
 
     def __init__(self, setup: PlaintextSetup, chunk: int, withheld: Releases) -> None:
@@ -210,7 +210,7 @@ class PlaintextChunk(SummingChunk):
         inputs.add(u, reply.vector)
 
     def release_secrets(self) -> Flow:
-        """Collect from each survivor its secrets that are due for release; without an answer they are missing."""
+        """Ask the survivors for their secrets that are due for release; without an answer they stay missing."""
         due = self.parameters.escrow(self.chunk).releases(self.u3)
         replies = yield dict.fromkeys(self.u3, Disclose(self.chunk, self.parameters.pack(self.u3)))
         told = collect(self.u3, Disclosure, replies, lambda u, reply: self._checked_secrets(reply, due[u]))

@@ -66,7 +66,7 @@ class LocalAccumulator:
 
 @dataclass(frozen=True)
 class LocalVectors:
-    """Compute in this process; `threads` threads expand masks."""
+    """Computations in this process; `threads` threads expand masks."""
 
     threads: int = 1
 

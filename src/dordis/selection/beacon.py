@@ -1,4 +1,4 @@
-"""The beacon: public randomness, one value a round, from a source that is fixed in advance and no server controls."""
+"""The beacon: public randomness, one value a round, from a source that is fixed in advance; no server controls it."""
 
 import hashlib
 import re

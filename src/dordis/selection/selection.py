@@ -131,7 +131,7 @@ class UniformSelection:
         return self.select(index, available).clients
 
     def claim(self, invite: Invite, me: ClientId, vrf_key: bytes) -> bytes | None:
-        """Return an empty proof; raise if the server may be malicious."""
+        """Return an empty proof; raise in the malicious mode."""
         check_semi_honest(invite.terms.mode)
         return b""
 
@@ -142,7 +142,7 @@ class UniformSelection:
         return select_at_least(self.least, shuffle(sorted(set(available)), stream)[: self.count])
 
     def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
-        """Raise if the server may be malicious, or if this client is not among the clients U of the round."""
+        """Raise in the malicious mode, or if this client is not among the clients U of the round."""
         check_semi_honest(parameters.mode)
         if isinstance(parameters, CohortParameters):
             check_member(parameters, me)
@@ -198,7 +198,7 @@ class OpenArrival:
 
 
 def arrival_order(seed: bytes, index: int, clients: Collection[ClientId]) -> tuple[ClientId, ...]:
-    """Return clients in a random order, in which they come to a simulated round."""
+    """Return the clients in the order in which they come to a simulated round: random, by seed and round index."""
     check_index(index)
     stream = prg.Stream.from_bytes(kdf.expand(seed, b"dordis/v1/arrival/%d" % index, prg.STREAM_BYTES))
     return tuple(shuffle(sorted(set(clients)), stream))
@@ -250,7 +250,7 @@ class ScheduledSelection(ABC):
         return select_at_least(self.least, self.candidates(index, available))
 
     def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
-        """Raise if the list of clients U has unscheduled clients, lacks this one, or is below the least cohort."""
+        """Raise if U has clients that are not scheduled, lacks this client, or is smaller than the least cohort."""
         check_run(parameters, self.run)
         if not isinstance(parameters, CohortParameters):
             check_least_arrivals(parameters, self.least)
@@ -287,7 +287,7 @@ class BalancedSelection(ScheduledSelection):
 
     In any R consecutive rounds every client is scheduled at most ceil(R count / N) times.  The permutation follows from
     the run id, the registry, and the value of round 0 of the `beacon`.  Without a beacon a server can choose a manifest
-    whose permutation it likes: then T_C, the bound on a round's colluders, has to hold for the whole registry.
+    whose permutation it likes: then T_C, the bound on a round's colluders, has to bound those of the whole registry.
     """
 
     registry: Registry

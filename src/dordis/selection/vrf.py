@@ -34,7 +34,8 @@ from dordis.selection.selection import (
 OUTPUT_BYTES = 16
 """Number of leading bytes of a VRF output that are compared, as a big-endian integer, with the threshold."""
 STARVED = 0.01
-"""Largest chance, without a warning, that all tries of the last round fail because clients are at their cap."""
+"""Largest chance that causes no warning: that all tries of the last round fail because clients have reached their
+participation cap."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +65,7 @@ class VrfSelection:
 
     @cached_property
     def threshold(self) -> int:
-        """Return the number below which the VRF output of a selected client is: floor(2^128 expected / clients)."""
+        """Return floor(2^128 expected / clients): a client is selected if its VRF output is below this number."""
         return int(Fraction(self.expected) * 2 ** (8 * OUTPUT_BYTES) / len(self.registry))
 
     def alpha(self, index: int) -> bytes:
@@ -137,7 +138,7 @@ def vrf_number(proof: bytes) -> int:
 
 
 def check_index_planned(index: int, indices: int | None) -> None:
-    """Raise ProtocolError for an index that the run does not plan for: it would give the server one more draw."""
+    """Raise ProtocolError for an index that the run does not plan for: it would give the server one more try."""
     if indices is not None and index >= indices:
         raise ProtocolError(f"index {index} is beyond the {indices} that the run plans for its rounds and tries")
 

@@ -1,4 +1,4 @@
-"""Checks by clients, server and helpers of assisted rounds: each is one function, so that a test can remove it."""
+"""Checks by clients, server and helpers of assisted rounds: each is a function, so that tests can disable it alone."""
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
@@ -31,7 +31,7 @@ from dordis.protocols.limits import LONGEST_PROOF
 from dordis.protocols.parameters import INDEX_BYTES, RUN_BYTES, unpack_words
 
 Keys = Mapping[ClientId, bytes]
-"""Public signing keys of one role."""
+"""The public signing keys of all clients, or of all helpers, by id."""
 
 LARGEST_INDEX = 1 << 62
 """Round indices are below this bound, so that they and the indices of the following rounds' keys fit eight bytes."""
@@ -65,7 +65,7 @@ def check_epoch_keys_signed(parameters: AssistedParameters, helpers: Keys, suite
 
 
 def check_epoch_keys_fresh(parameters: AssistedParameters, now: float) -> None:
-    """Raise ParametersRefused if a helper's key has expired: its private half should be erased."""
+    """Raise ParametersRefused if a helper's key has expired: the helper erases the private half of an expired key."""
     for h, key in parameters.helpers.items():
         if key is not None and key.not_after <= now:
             raise ParametersRefused(f"the key of helper {h} has expired")
@@ -136,7 +136,10 @@ def check_box_digest(parameters: AssistedParameters, header: Header, helper: Cli
 
 
 def check_seeds(parameters: AssistedParameters, header: Header, client: ClientId, seeds: Mapping[int, bytes]) -> None:
-    """Raise DecryptionFailed unless the seeds match the header's commitments, so that a set has equal ones."""
+    """Raise DecryptionFailed unless the seeds match the commitments in the client's header.
+
+    So all members of a set of helpers have equal seeds of the client.
+    """
     for rank, seed in seeds.items():
         committed = header.seeds[DIGEST_BYTES * rank : DIGEST_BYTES * (rank + 1)]
         if commit_seed(parameters, client, rank, seed) != committed:

@@ -33,7 +33,7 @@ from dordis.protocols.one_message import seal_boxes
 from dordis.protocols.summing import SumInput, SummingClient, SummingState, helper_keys, require_parameters
 
 BOX = "assisted-box"
-"""The label from which the keys of boxes, the seeds encrypted to one helper, are derived."""
+"""Label for deriving the keys of boxes; a box is a client's seeds, encrypted to one helper."""
 
 
 class AssistedState(SummingState):
@@ -105,7 +105,7 @@ class AssistedClient(SummingClient[AssistedState]):
         checks.check_length(self.input.vector, parameters)
 
     def issued(self, chunk: int) -> IssuedSecrets:
-        """Return the private secrets of a chunk and the deposited ones, each joined from the pieces of all sets."""
+        """Return the private and deposited secrets of a chunk; deposited ones are joined from all sets' pieces."""
         parameters, seeds = self._parameters, self.state.seeds
         deposited = (
             join_pieces(piece(parameters, chunk, self.me, rank, k, seed) for rank, seed in enumerate(seeds))
@@ -124,7 +124,7 @@ class AssistedClient(SummingClient[AssistedState]):
         return y
 
     def _boxes(self, parameters: AssistedParameters) -> tuple[bytes, list[bytes]]:
-        """Encrypt to each helper that has a key the seeds of its sets; return the fresh public key and the boxes."""
+        """Encrypt to each helper with a key the seeds of the sets it is in; return a fresh public key and the boxes."""
         keys = {int(h): key.key for h, key in parameters.helpers.items() if key is not None}
         seeds = {h: b"".join(self.state.seeds[rank] for rank in parameters.ranks[ClientId(h)]) for h in keys}
         public, boxes = seal_boxes(self._suite, parameters, self.me, keys, seeds, self._entropy, use=BOX)

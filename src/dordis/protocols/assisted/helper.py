@@ -129,7 +129,7 @@ def check_policy(policy: HelperPolicy, parameters: AssistedParameters) -> None:
 
 @dataclass(frozen=True)
 class OpenedHeader:
-    """An opened contribution: the digest of its header, and the seeds by rank of the helper set."""
+    """A contribution whose box was opened: the digest of its header, and its seeds by rank of the helper set."""
 
     digest: bytes
     seeds: Mapping[int, bytes] = field(repr=False)
@@ -148,8 +148,8 @@ class HelperRound:
 class AssistedHelper:
     """One helper; `secret` is its long-term signing key, `registry` has all public keys.
 
-    It serves in rounds of one `run`, or of all runs if none is given.  `verify_client` raises for clients that were not
-    selected for a round; with open arrival all are accepted.
+    The helper serves in rounds of one `run`, or of any run if `run` is None.  `verify_client` raises for clients that
+    were not selected for a round; with open arrival all clients are accepted.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class AssistedHelper:
     # Keys
 
     def erase_expired(self) -> None:
-        """Erase the expired private halves of keys, and forget the rounds that need them."""
+        """Erase the private halves of expired keys, and forget the rounds that cannot go on without them."""
         if erase_expired_keys(self._store, self._clock()):
             self._drop_closed_rounds()
 

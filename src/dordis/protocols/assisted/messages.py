@@ -82,7 +82,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class BoxesOpened(Message, frozen=True):
-    """The ids (words of eight bytes) of the clients whose box or seeds are wrong; `unable` without the private key."""
+    """The ids, in words of eight bytes, of clients with a wrong box or seeds; `unable`: the helper has no key."""
 
     named: bytes
     unable: bool = False
@@ -143,7 +143,7 @@ class Reveal(Message, frozen=True):
 
 
 def mask_stream(suite: Suite, parameters: Parameters, client: ClientId, rank: int, seed: bytes) -> Any:
-    """Return the keystream of the mask, as long as all chunks, that a client adds for a set of helpers."""
+    """Return the keystream of the mask that a client adds for a set of helpers; one mask covers all chunks."""
     label = kdf.label("assisted-mask", parameters.round, 0, client, rank)
     return suite.prg.Stream.from_bytes(kdf.derive(seed, label, parameters.digest, suite.prg.STREAM_BYTES))
 
@@ -163,7 +163,7 @@ def join_pieces(pieces: Iterable[bytes]) -> bytes:
 
 
 def due_pieces(parameters: AssistedParameters, survivors: Collection[ClientId]) -> Due:
-    """Return which pieces of noise seeds every helper set reveals for these survivors, in order."""
+    """Return, in order, chunk, client and component of each piece that every helper set reveals for these survivors."""
     return [
         (chunk, ClientId(u), component)
         for chunk in range(len(parameters.chunks))
@@ -210,7 +210,7 @@ def epoch_key_statement(run: bytes, key: EpochKey) -> bytes:
 
 
 def survivors_statement(parameters: AssistedParameters, headers: Iterable[bytes]) -> bytes:
-    """Return a helper's statement: this is U3, given by the digests of its members' headers, by id."""
+    """Return a helper's statement: this is U3, given by the digests of its members' headers in the order of ids."""
     digests = list(headers)
     run, index = parameters.round[:RUN_BYTES], parameters.round[RUN_BYTES:]
     count = len(digests).to_bytes(8, "big")

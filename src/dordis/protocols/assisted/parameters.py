@@ -28,7 +28,7 @@ Signature = Annotated[bytes, Meta(max_length=LONGEST_SIGNATURE)]
 
 
 class EpochKey(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A helper's public key for the rounds `first` to `last` of a run, signed under its registered key."""
+    """A helper's public key for the rounds `first` to `last` of a run, signed under the helper's registered key."""
 
     epoch: int
     first: int
@@ -108,7 +108,7 @@ class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
         return self.plans[chunk].due_components(survivors, removal_context(self.round, 0, self.digest))
 
     def check_own(self) -> None:
-        """Raise ParametersRefused if helpers, keys, arrivals or noise scheme break a rule."""
+        """Raise ParametersRefused if the helpers, their keys, n_min or the noise scheme break a rule."""
         check_helpers(self)
         check_abortable(self)
         check_keys_present(self)

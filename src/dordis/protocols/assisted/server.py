@@ -1,4 +1,4 @@
-"""The assisted server: it takes contributions, has helpers open boxes, agree on U3 (the survivors), reveal mask sums.
+"""The assisted server: it takes contributions, and has helpers open boxes, agree on U3 (survivors), reveal mask sums.
 
 For each set of m - f helpers every client has a mask; the members of the set reveal the sum of these masks.  The server
 holds one vector, the sum so far.  A stored contribution is read again only if its client is not in U3: then the
@@ -65,7 +65,7 @@ class AssistedSetup(SummingSetup):
         """Contributions without their vectors, which are added to `total`."""
         self.u3: tuple[ClientId, ...] = ()
         self.live: tuple[ClientId, ...] = ()
-        """Helpers that opened all boxes; after `agree`, those that signed U3."""
+        """Helpers that answered every request to open boxes; after `agree`, those of them that signed U3."""
         self.named: frozenset[ClientId] = frozenset()
         """Clients that were proved wrong by complaints of this round."""
         self.sets: list[SetVoices] = []
@@ -115,7 +115,7 @@ class AssistedSetup(SummingSetup):
 
     @property
     def _colluders(self) -> int:
-        """Return the largest number of colluding clients over all rounds, for which complaints accumulate."""
+        """Return L, the largest number of colluding clients in all rounds of the run; complaints are judged by it."""
         return self.parameters.colluders if self.run_colluders is None else self.run_colluders
 
     def open_boxes(self) -> Flow:
@@ -277,7 +277,7 @@ def check_not_left_out(standing: Complaints, client: ClientId) -> None:
 
 
 def check_quorum_left(parameters: AssistedParameters, stage: str, live: Sequence[ClientId]) -> None:
-    """Raise unless enough helpers answered: a quorum in the malicious mode, else f + 1, so that each set has one."""
+    """Raise unless enough helpers answered: a quorum in the malicious mode, else f + 1, so at least one of each set."""
     needed = parameters.quorum if parameters.is_malicious else parameters.faulty + 1
     if len(live) < needed:
         raise TooFewHelpers(stage, len(live), needed)

@@ -1,4 +1,4 @@
-"""Checks of requests by clients and of replies by the server: each is one function, so that a test can remove it."""
+"""Clients' checks of requests, and the server's of replies: each is a function, so that tests can disable it alone."""
 
 from collections.abc import Collection, Iterable, Mapping, Set
 from itertools import chain
@@ -183,7 +183,7 @@ def check_not_empty(members: Set[int], what: str) -> None:
 
 
 def check_share_length(share: bytes, own: bytes) -> None:
-    """Raise MalformedMessage unless a peer sent as many shares as this client deals: one for each secret and chunk."""
+    """Raise MalformedMessage unless a peer sent as many shares as it is sent: one for each secret and chunk."""
     if len(share) != len(own):
         raise MalformedMessage("a peer sent the wrong number of shares")
 

@@ -295,7 +295,10 @@ class SecAggClient(SummingClient[SecAggState]):
         return u3
 
     def unmask(self, request: Unmask) -> Unmasking:
-        """Stage 4: disclose shares of survivors' self-masks and dropouts' masking keys, and own deposited secrets."""
+        """Stage 4: disclose shares of the survivors' self-masks and of the dropouts' masking keys.
+
+        Disclose also those of this client's own deposited secrets that the rule of the escrow releases for U3.
+        """
         parameters, chunk = self._parameters, request.chunk
         u3 = self._checked_survivors(request.survivors)
         if parameters.is_malicious:

@@ -143,7 +143,11 @@ def commitments(
 
 
 def token_hash(parameters: CohortParameters, chunk: int, client: ClientId, token: bytes) -> bytes:
-    """Return the hash of an upload token; only its sender, who may collude, and who gets the upload know the token."""
+    """Return the hash of an upload token.
+
+    Only the sender and the receiver of an upload know its token.  So a server that shows the token has received the
+    upload, or colludes with the sender.
+    """
     return kdf.commit(kdf.label("token", parameters.round, chunk, client, client), parameters.digest, token)
 
 

@@ -26,7 +26,10 @@ def redacted_repr(message: Message) -> str:
 
 
 class Advertisement(Message, frozen=True):
-    """A client's public keys, one for channels and one a chunk for masking, and a hash of its upload token a chunk."""
+    """A client's public keys: one for channels and, for each chunk, one for masking.
+
+    `tokens` has, for each chunk, the hash of the token by which the client's upload can be proved.
+    """
 
     channel: bytes
     masking: bytes
@@ -43,7 +46,7 @@ class AdvertiseKeys(CohortOpening, frozen=True):
 class EncryptedShares(Message, frozen=True):
     """Encrypted shares for each peer, commitments to all shared secrets, and a hash of every share.
 
-    Each ciphertext is followed by the hashes of its shares; `hashes` are for the shares that the sender keeps.
+    Each ciphertext is followed by the hashes of its shares; `hashes` are those of the shares that the sender keeps.
     """
 
     ciphertexts: Annotated[dict[int, bytes], OF_CLIENTS]

@@ -120,7 +120,7 @@ def _by_fitting(
 
 
 def _combine(interpolation: ShareDecoder, shares: Shares) -> tuple[bytes | None, ...]:
-    """Return secrets rebuilt from shares of shape (threshold, secrets, limbs); None if shares encode no secret."""
+    """Return secrets rebuilt from shares of shape (threshold, secrets, limbs), or None for those that are not valid."""
     try:
         return interpolation.combine(shares)
     except SharingError:

@@ -329,7 +329,7 @@ class SecAggPrediction:
         return {u: ks for u, ks in owing.items() if len(helping & holders[ClientId(u)]) < self.parameters.threshold}
 
     def _answering(self, stage: Stage) -> list[ClientId]:
-        """Return the clients that answer a stage and all stages before."""
+        """Return the clients that answer a stage and all earlier stages."""
         before = {earlier.__name__ for earlier in STAGES[: STAGES.index(stage) + 1]}
         return [u for u in self.parameters.clients if self.leaving.get(u) not in before]
 

@@ -1,4 +1,4 @@
-"""The server's set-up, once a round (stages 0 and 1): U1 advertise their keys, then U2 share their secrets."""
+"""The server's set-up, once a round (stages 0 and 1): clients U1 advertise keys, and U2 of them share secrets."""
 
 from collections.abc import Mapping, Sequence
 from operator import eq
@@ -37,7 +37,7 @@ Fits = npt.NDArray[np.bool_]
 
 
 class SetupServer(SummingSetup):
-    """The server's stages 0 and 1, once a round: U1 advertise their keys, then U2 share their secrets."""
+    """The server's stages 0 and 1, once a round: clients U1 advertise keys, and U2 of them share secrets."""
 
     def __init__(
         self, parameters: CohortParameters, registry: Registry, proofs: Mapping[ClientId, bytes], suite: Suite
