@@ -115,9 +115,9 @@ class SetVoices:
         """Return the members of the set to ask next: True asks for the whole value, False for its digest.
 
         Nobody is asked once a confirmed value was sent whole, or if the members that can still answer are too few to
-        confirm a value.
+        confirm a value, or no longer include one that can send the confirmed value whole.
 
-        `load` has for each helper the number of other sets for which it will be asked at the same time.  The members
+        `load` has for each helper the number of earlier sets for which it will be asked at the same time.  The members
         with the least load come first, and among equal loads those with the lowest ids.  The server calls this method
         for the sets in lexicographic order, in which low ids occur in fewer of the sets that follow.
         """
