@@ -1,1 +1,1 @@
-"""Deployed runs: server and clients on machines of their own, over TLS."""
+"""Deployed runs: the server and every client are on machines of their own, and communicate over TLS."""

@@ -1,6 +1,6 @@
 """Authentication of clients: TLS contexts, and two ways for a client to prove its identity.
 
-Mutual TLS: the client shows its certificate in the TLS handshake, and its TLS key proves possession.
+Mutual TLS: the client shows its certificate in the TLS handshake, and proves that it has the key of the certificate.
 
 Challenge, for load balancers that terminate TLS: the server sends 32 random bytes.  The client returns its certificate,
 and a signature of the challenge and of the server certificate that it saw, made with the Ed25519 key in its
@@ -63,7 +63,10 @@ _VERIFY_CODES = {
 
 
 def server_context(credentials: Credentials, *, mutual: bool = True, required: bool = True) -> ssl.SSLContext:
-    """Return the server's TLS context; with `mutual` it asks for client certificates, optional if not `required`."""
+    """Return the server's TLS context.
+
+    If `mutual`, it asks clients for their certificates; if also `required`, it refuses a client without a certificate.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0  # in a resumed TLS session the client does not show its certificate
@@ -98,7 +101,8 @@ def client_context(
 def sign_challenge(challenge: bytes, credentials: ClientCredentials, server_certificate: bytes) -> bytes:
     """Return the answer to a challenge: a signature, followed by the client's certificate (DER).
 
-    The signature is of the challenge, the server's certificate (DER) and the client's certificate.
+    The signature covers the challenge, the server's certificate (DER) and the client's certificate.  Raise LoginRefused
+    if the challenge is malformed, or if the connection has no server certificate.
     """
     if len(challenge) != CHALLENGE_BYTES or not server_certificate:
         raise LoginRefused("the server's challenge is malformed, or the connection has no TLS")
@@ -127,12 +131,12 @@ def verify_answer(
 
 
 def verify_certificate(shown: bytes, authority: x509.Certificate, admission: Admission, now: datetime) -> ClientId:
-    """Return the client whose certificate (DER) was shown in TLS; raise LoginRefused if it is not accepted."""
+    """Return the client whose certificate (DER) was shown in TLS; raise LoginRefused if either is not accepted."""
     return admission.admit(verify_client_certificate(shown, authority, now))
 
 
 def verify_client_certificate(shown: bytes, authority: x509.Certificate, now: datetime) -> CertifiedClient:
-    """Return the client that a certificate names; raise LoginRefused if it is not valid or of another federation."""
+    """Return the client that a certificate names; raise LoginRefused if it is invalid or of another federation."""
     certificate = certificates.from_der(shown)
     certificates.check_issued_by(certificate, authority)
     certificates.check_purpose(certificate)
@@ -200,9 +204,9 @@ def utc_now() -> datetime:
 
 @dataclass
 class ExpiryWatch:
-    """Logs a warning at each of ANNOUNCED_DAYS before a certificate expires.
+    """Logs a warning when a certificate has fewer days left than each of ANNOUNCED_DAYS.
 
-    `whose` names the owner of the certificate.
+    `whose` names the party that has the certificate, in the possessive: "the server's".
     """
 
     whose: str
@@ -216,7 +220,7 @@ class ExpiryWatch:
             await asyncio.sleep(DAY)
 
     def announce(self, certificate: x509.Certificate) -> None:
-        """Log a warning if the certificate expires within one of ANNOUNCED_DAYS, once for each of them."""
+        """Log a warning if the certificate expires within one of ANNOUNCED_DAYS, once for each of these values."""
         days = certificates.days_left(certificate, self.now())
         due = min((limit for limit in ANNOUNCED_DAYS if days < limit), default=None)
         if due is not None and (certificate.serial_number, due) not in self._announced:
@@ -255,7 +259,10 @@ class Authenticator:
         return server_context(self.credentials, mutual=self.mutual)
 
     def authenticate(self, certificate: bytes | None, challenge: bytes, answer: bytes) -> ClientId:
-        """Return the client by its TLS certificate or its answer to a challenge; raise LoginRefused if not admitted."""
+        """Return the client that logs in, identified by its TLS certificate or by its answer to the challenge.
+
+        Raise LoginRefused if the client is not admitted.
+        """
         helpers = self.registry.helpers
         members = Registry(helpers) if helpers else self.registry  # clients of assisted rounds do not log in
         authority, admission = self.credentials.authority, Admission(members, self._current())
@@ -266,7 +273,7 @@ class Authenticator:
         return verify_answer(answer, challenge, own, authority, admission, self.now())
 
     def admit_visitor(self, certificate: bytes | None) -> ClientId:
-        """Return the client of a single request, by its TLS certificate; raise LoginRefused if it is not admitted."""
+        """Return the visiting client that showed this certificate in TLS; raise LoginRefused if it is not admitted."""
         admission = Admission(self.registry, self._current())
         return verify_certificate(certificate or b"", self.credentials.authority, admission, self.now())
 
@@ -310,7 +317,7 @@ class Authenticator:
 
 @dataclass(frozen=True)
 class LoginCredentials:
-    """A client's credentials for the log-in: its certificate in TLS, or its answer to a challenge."""
+    """A client's credentials for the log-in: if `mutual`, by its certificate in TLS, otherwise by signed challenges."""
 
     credentials: ClientCredentials = field(repr=False)
     mutual: bool = True
@@ -340,7 +347,10 @@ class LoginCredentials:
 
 
 class ServerContact(ABC):
-    """A client's lasting contact with a server: a new certificate can be read, and a lost contact is logged once."""
+    """A client's contact with a server for a whole run, by one connection or by visits: the base class of both.
+
+    The client's certificate can be read again meanwhile.  The reason why contact was lost is logged once.
+    """
 
     def __init__(
         self, credentials: LoginCredentials, events: Callable[[str], None], expiry: ExpiryWatch | None = None

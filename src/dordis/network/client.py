@@ -1,7 +1,7 @@
 """A client's connection to the server: log in, reply to requests, and reconnect when the connection breaks.
 
-Connections are outgoing only.  A `rounds.client.Client` handles one request after the other in a worker thread;
-meanwhile the download for the next request and the upload of the last reply continue.
+The client opens all connections, and accepts none.  A `rounds.client.Client` handles one request after the other in a
+worker thread.  Meanwhile the download for the next request and the upload of the last reply continue.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ log = logging.getLogger("dordis.network")
 KEEP_ALIVE = 25.0
 """Seconds for which an idle connection is kept for the next transfer; the server keeps it longer."""
 NO_REASON = ""
-"""Empty error name, which a client sends after an unexpected error or a full disk; details are in its own log only."""
+"""Empty error name, sent to the server after an unexpected error or a full disk; only the client's log has details."""
 LONGEST_SILENCE = 24 * 3600.0
 """Seconds without a request after which a client leaves the open round; until then a stopped server can resume it."""
 
@@ -201,7 +201,7 @@ class Participant(ServerContact):
         return welcome
 
     def _party(self, welcome: Welcome) -> Party:
-        """Return the state machine that handles the requests of this run; it is made at the first call."""
+        """Return the state machine that handles the requests of this run, made at the first call for the run."""
         if self._joined is None or self._joined[0] != welcome.run:
             self._joined = (welcome.run, self.create_party(welcome))
             self._restart_silence_timer(self._joined[1])
@@ -286,7 +286,10 @@ class Participant(ServerContact):
             await _send(socket, Refusal(request.id, reason))
 
     async def _check_history(self, transfers: Transfers, party: Party, *, complete: bool) -> None:
-        """Raise HistoryContradicted if the server's history, whole if `complete`, contradicts the stored receipts."""
+        """Raise HistoryContradicted if the server's history contradicts the notes and receipts that this client stored.
+
+        Fetch the whole history if `complete`, otherwise only the part after the last stored entry.
+        """
         if self._receipts is None or self._joined is None or not isinstance(party, Client):
             return
         run, keys, kept = self._joined[0], party.members, self._receipts
@@ -344,12 +347,15 @@ def new_session() -> ClientSession:
 
 
 async def _refuse_redirect(*_: Any) -> None:
-    """Raise for a redirect: by it a server could make a client send requests to other hosts of the client's network."""
+    """Raise ClientConnectionError: a redirect could make the client send requests to other hosts in its network."""
     raise aiohttp.ClientConnectionError(REDIRECTED)
 
 
 async def _receive(socket: ClientWebSocketResponse) -> Any:
-    """Return the server's next message; raise LoginRefused if it refuses this client, otherwise ConnectionError."""
+    """Return the server's next message; raise LoginRefused if the server refuses this client.
+
+    Raise InvalidFrame for a frame that is not a message, and ConnectionResetError if the connection has ended.
+    """
     message = await socket.receive()
     if message.type is WSMsgType.BINARY:
         try:

@@ -47,7 +47,7 @@ LEAST_NOISE = Fraction(4, 5)
 
 @dataclass(frozen=True)
 class ClientInstallation:
-    """Application, agreed job, keys and state directory of a client; none of them comes from a server."""
+    """Application, keys, state directory and agreed job (the configured run) of a client; no server provides them."""
 
     me: ClientId
     app: AppClient
@@ -89,11 +89,11 @@ class ClientInstallation:
 
     @property
     def consents(self) -> tuple[str, ...]:
-        """Return clauses about everything that the owner's policy allows beyond the default policy."""
+        """Return one clause of text for each thing that the owner's policy allows and the default policy does not."""
         return policy_for(self.job.design, self.job.protocol).consents
 
     def accept_run(self, welcome: Welcome) -> tuple[Registry, Beacon | None]:
-        """Record a run and return its members, and its beacon or None; raise if the owner does not agree to the run."""
+        """Check and record a run; return its members, and its beacon or None; raise if the owner rejects the run."""
         check_run_hash(welcome.run, welcome.manifest)
         theirs = read_manifest(welcome.manifest, len(self.registry) + len(self.revoked))
         planned = self.job.config.federation.clients
@@ -108,7 +108,10 @@ class ClientInstallation:
         return members, beacon
 
     def create_client(self, welcome: Welcome) -> Client:
-        """Return the client's state machine for a run, with an open round restored; raise if the owner refuses it."""
+        """Return the client's state machine for a run, with an open round restored.
+
+        Raise if the owner refuses the run.
+        """
         if welcome.client != self.me:
             raise InputError(f"the server addresses client {welcome.client}, but this is client {self.me}")
         members, beacon = self.accept_run(welcome)
@@ -292,7 +295,7 @@ def warn_of_slow_training(installation: ClientInstallation) -> None:
 
 @dataclass(frozen=True)
 class ClientCheck:
-    """The result of `dordis join --check`: seconds of training, a description of the data, the owner's budget."""
+    """The result of `dordis join --check`: seconds of training, description of the data, epsilon spent and budget."""
 
     seconds: float
     data: Mapping[str, str]
@@ -311,9 +314,9 @@ def check_client(
 
 
 def rehearse_client(installation: ClientInstallation) -> float:
-    """Return the seconds of one training from the initial model, or of the largest batch of records.
+    """Train once for trial, from the initial model, and return the seconds that this took.
 
-    Raise InputError if it fails.
+    With records as the unit of privacy, train on the largest batch.  Raise InputError if the training fails.
     """
     job = installation.job
     clip, encoding = job.design.setting.clip, job.design.record_encoding
@@ -323,7 +326,7 @@ def rehearse_client(installation: ClientInstallation) -> float:
 
 
 def check_record_seconds(seconds: float, agreed: float | None) -> None:
-    """Raise InputError unless the agreed training time is at least ROOM times that of the largest batch.
+    """Raise InputError unless the agreed training time is at least ROOM times the time for the largest batch.
 
     Otherwise the times of replies would reveal which records were sampled.
     """

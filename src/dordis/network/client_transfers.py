@@ -1,7 +1,8 @@
-"""A client's HTTPS transfers, which resume after an interruption: of connected clients, and of visiting ones.
+"""HTTPS transfers of connected clients and of visiting clients; an interrupted transfer is resumed.
 
-A connected client downloads models and sums, and uploads vectors, beside its control connection.  A visiting client
-makes single requests, each on its own connection; it repeats its contribution until the server accepts or refuses it.
+A connected client downloads models and sums, and uploads vectors, on other connections than the control connection on
+which it gets requests.  A visiting client makes single requests, each on its own connection; it repeats its
+contribution until the server accepts or refuses it.
 """
 
 import asyncio
@@ -122,7 +123,10 @@ class Transfers:
         return bytes(data)
 
     async def history(self, after: int, known: int) -> list[Shown]:
-        """Return the history of receipts after index `after`; up to the index `known` it has hashes only."""
+        """Return the history of the rounds after index `after`: hashes of receipts, and this client's whole receipts.
+
+        For rounds up to index `known`, whose receipts the client has stored, the history has hashes only.
+        """
         url = self._address.url(f"/receipts?after={after}&known={known}")
         async with self._session.get(url, headers=self.headers, ssl=self._context) as response:
             check_not_busy(response.status, response.headers)
@@ -158,7 +162,7 @@ class Transfers:
                 return response.status, read_offset(response.headers, size)
 
     async def _progress(self, url: str, size: int) -> tuple[int, int]:
-        """Return the HTTP status, 0 without a response, and the number of an upload's bytes that have arrived."""
+        """Ask how much of an upload has arrived; return HTTP status and number of bytes, both 0 without a response."""
         try:
             async with self._session.head(url, headers=self.headers, ssl=self._context) as response:
                 return response.status, read_offset(response.headers, size)
@@ -174,7 +178,7 @@ async def _count_pieces(pieces: AsyncIterator[memoryview], rate: LeastRate) -> A
 
 
 def upload_headers(size: int, offset: int) -> dict[str, str]:
-    """Return the HTTP headers of the rest of an upload, from an offset on."""
+    """Return the HTTP headers of a request that sends the rest of an upload, from an offset on."""
     headers = {"Content-Length": str(size - offset)}
     return headers | ({"Content-Range": f"bytes {offset}-{size - 1}/{size}"} if offset else {})
 
@@ -201,7 +205,7 @@ async def wait_to_reconnect(seconds: float) -> None:
 
 
 async def wait_while_busy(seconds: float) -> None:
-    """Wait until the next attempt at a busy server."""
+    """Wait `seconds` before the next attempt, because the server is busy."""
     log.info("the server is busy: next attempt in %g s", seconds)
     await asyncio.sleep(seconds)
 
@@ -230,7 +234,7 @@ class ConnectedTime:
 
 
 class VisitorRequests:
-    """The requests of one client to one server; `note` is called with the reason when an upload is interrupted."""
+    """The requests of a visiting client to its server; `note` gets the reason whenever an upload is interrupted."""
 
     def __init__(self, address: Address, credentials: LoginCredentials, note: Callable[[str], None]) -> None:
         self._address, self.credentials, self._note = address, credentials, note
@@ -248,7 +252,7 @@ class VisitorRequests:
                 async with self.request("GET", path, headers=headers) as response:
                     size = response.content_length if size is None else size
                     await _append(response, data, limit)
-                if size is None or len(data) < size:  # a failed attempt, or a server could repeat it forever
+                if size is None or len(data) < size:  # counts as a failed attempt: a server could repeat it forever
                     raise aiohttp.ClientPayloadError("the server sent only a part of a download")
             except ServerBusy as busy:
                 await wait_while_busy(busy.seconds)
@@ -260,7 +264,7 @@ class VisitorRequests:
         return bytes(data)
 
     async def put(self, index: int, contribution: Message) -> bool:
-        """Upload a contribution; return True when it is accepted, False if too late; raise ProtocolError if refused."""
+        """Upload a contribution; return True if it is accepted, False if it is late; raise ProtocolError if refused."""
         frame = wire.encode(contribution)
         body = b"".join((len(frame).to_bytes(LENGTH_BYTES, "big"), frame, wire.bulk_of(contribution)))
         path, offset, pause = f"/contributions/{index}", 0, FIRST_PAUSE

@@ -1,4 +1,4 @@
-"""Acceptance of TLS connections; number and duration of connections without log-in are limited."""
+"""Acceptance of TLS connections, with limits on the number and duration of connections that have not logged in."""
 
 import asyncio
 import contextlib
@@ -22,13 +22,13 @@ log = logging.getLogger("dordis.network")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 LOGIN_TIMEOUT, TLS_SHUTDOWN_TIMEOUT = 10.0, 1.0
-"""Seconds for each of: the first bytes, the TLS handshake, the log-in; and seconds for the TLS shutdown."""
+"""Seconds for the first bytes, for the TLS handshake and for the log-in, each; and seconds for the TLS shutdown."""
 MOST_SILENT = 1024
 """Largest number of connections on which TLS has not begun; beyond it the oldest is dropped."""
 MOST_PENDING, SHORT_PENDING_TIME, LONG_PENDING_TIME = 256, 1.0, 5.0
-"""Number of pre-login slots, for TLS connections before log-in; and seconds after which one may be dropped for another.
+"""Number of pre-login slots, each for a TLS connection without log-in; and seconds for which it may keep the slot.
 
-The long time is for connections that have sent a request.
+After that it may be dropped for a newer connection.  The long time is for connections that have sent a request.
 """
 LOG_PAUSE, MOST_FAILURES_LOGGED = 10.0, 20
 """Seconds between two log lines about dropped connections, and the number of failed handshakes logged in that time."""
@@ -133,7 +133,7 @@ class Stranger:
     has_request: bool = False
 
     def drop_time(self) -> float:
-        """Return the event loop's time from which on the connection may be dropped for a new one."""
+        """Return the event loop's time from which on the connection may be dropped for a newer one."""
         return self.since + (LONG_PENDING_TIME if self.has_request else SHORT_PENDING_TIME)
 
     def release(self) -> None:
@@ -345,7 +345,7 @@ class Connections:
             self._dropped, self._drops_logged = 0, now
 
     async def _start_tls(self, accepted: socket.socket, stranger: Stranger) -> None:
-        """Start TLS; hold the pre-login slot until a request is authorised or answered, for 3 LOGIN_TIMEOUT at most."""
+        """Start TLS; hold the slot until a request is authorised or answered, but at most 3 LOGIN_TIMEOUT seconds."""
         loop, transport = asyncio.get_running_loop(), None
         assert self._runner.server is not None  # noqa: S101  set up by `open`
         handler, address = self._runner.server(), peer_address(accepted)
@@ -369,7 +369,7 @@ class Connections:
 
     @web.middleware
     async def _end_pending(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Return the response, and free the pre-login slot; a refusal without authorisation closes the connection."""
+        """Return the response, and free the pre-login slot; refusing an unauthorised request closes the connection."""
         authorised = self._is_authorised(request)
         self._note_request(request, is_over=authorised)
         if authorised and (tls := metered_tls(request.transport)) is not None:

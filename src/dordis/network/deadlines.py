@@ -1,6 +1,7 @@
-"""Deadlines for replies by kind (type name) of request; kernels are compiled before the first deadline begins.
+"""Deadlines for replies, by kind of request (its type name), and the compilation of kernels before the first deadline.
 
-Deadlines are fixed, or learned from the times of earlier replies.
+Deadlines are fixed by the configuration, or learned from the times of earlier replies.  Clients that miss deadlines are
+left out of some rounds.
 """
 
 import logging
@@ -29,7 +30,7 @@ from dordis.protocols.secagg import SecAggClient, SecAggServer
 log = logging.getLogger("dordis.network")
 
 MOST_SAMPLES = 1000
-"""Largest number of latest replies to a kind of request from which its deadline is learned."""
+"""A deadline is learned from at most this number of the latest replies to its kind of request."""
 LEAST_SAMPLES = 20
 """Least number of replies from which a deadline is learned; with fewer, the fixed deadline is used."""
 HELPER_REQUESTS = frozenset(request.__name__ for request in ASSISTED.requests if request.role is Role.HELPER)
@@ -49,7 +50,7 @@ class AdaptiveDeadlines:
         default_factory=lambda: defaultdict(lambda: deque(maxlen=MOST_SAMPLES))
     )
     _typical: dict[str, float] = field(default_factory=dict)
-    """Cache: by kind of request, the quantile `settings.quantile` of its reply times; dropped at its next reply."""
+    """Cache: by kind of request, the quantile `settings.quantile` of its reply times; a new reply clears the entry."""
     _work: dict[str, float] = field(default_factory=dict)
     """By kind of request, the seconds added to the deadline for the work of a helper in this round."""
 
@@ -89,7 +90,10 @@ class AdaptiveDeadlines:
 
 
 def helper_work(settings: Deadlines, parameters: AssistedParameters) -> dict[str, float]:
-    """Return by kind of request the seconds for n_max clients, the most in a round: to open boxes, to sum masks."""
+    """Return, by kind of request, the seconds that a helper needs for n_max clients, the largest number in a round.
+
+    The helper opens the clients' boxes at `OpenBoxes`, and sums their masks at `Reveal`.
+    """
     sets = len(parameters.ranks[parameters.members[0]])
     masks = parameters.n_max * parameters.dim * sets
     return {OpenBoxes.__name__: settings.header * parameters.n_max, Reveal.__name__: settings.masks * masks / 1e9}
@@ -97,7 +101,7 @@ def helper_work(settings: Deadlines, parameters: AssistedParameters) -> dict[str
 
 @dataclass
 class _UsedTime:
-    """A client's used seconds for a kind of request, the number of open ones, and when the first of these was sent."""
+    """One client's time for one kind of request: seconds used, open requests, and since when any of them is open."""
 
     seconds: float = 0.0
     open_requests: int = 0
@@ -107,7 +111,7 @@ class _UsedTime:
 class TimeAllowances:
     """The time that each client has used in a round for all requests of a kind, such as the pieces of a model.
 
-    While several requests of a kind are open, the time counts once.  The total is bounded by the fixed deadline.
+    While several requests of a kind are open, the time counts once.  The fixed deadline of the kind bounds the total.
 
     >>> allowances = TimeAllowances(AdaptiveDeadlines(Deadlines(stage=60.0)))
     >>> allowances.start(1, "SendModel", now=0.0)
@@ -147,12 +151,12 @@ def remaining_time(deadlines: AdaptiveDeadlines, kind: str, used: float) -> floa
 
 
 class SlowClients:
-    """The slow clients, which missed deadlines in their latest rounds and are left out of some rounds.
+    """Clients that missed deadlines in their latest rounds, and are left out of some of the next rounds.
 
-    A client that missed a deadline is left out of one round; if it misses deadlines in 2, 3, 4 rounds in a row, then
-    of 2, 4, 8, at most LONGEST_REST rounds.  At most `tolerance` clients are left out of a round, the number that may
-    drop out; with tolerance 0 one, because a slow client would fail every round.  All methods of selection allow this,
-    since they let the server leave out unavailable clients.
+    A client that missed a deadline is left out of one round.  If it misses deadlines in 2, 3, 4 rounds in a row, it is
+    left out of 2, 4, 8 rounds, up to LONGEST_REST rounds.  At most `tolerance` clients are left out of one round: the
+    number that may drop out.  If `tolerance` is 0, one client may be left out, because a slow client would fail every
+    round.  All methods of selection permit this, since they let the server leave out unavailable clients.
 
     >>> slow = SlowClients(tolerance=1)
     >>> slow.end_round({1, 2, 3}, missed={3: "Train"})
@@ -186,7 +190,7 @@ class SlowClients:
             )
 
     def without_resting(self, available: Collection[ClientId]) -> frozenset[ClientId]:
-        """Return the available clients without those that are left out of the next round."""
+        """Return the available clients that are not left out of the next round, and shorten every rest by one round."""
         resting = sorted(self._rest, key=lambda client: (-self.misses.get(client, 0), client))[: self._most]
         self._rest = {client: rounds - 1 for client, rounds in self._rest.items() if rounds > 1}
         return frozenset(available) - frozenset(resting)

@@ -1,8 +1,9 @@
 """The rounds of a deployed run: with connected clients, or assisted, with connected helpers and visiting clients.
 
-Both wait until the beacon line of the round is published and enough parties are connected, and repeat failed rounds
-after growing pauses.  A restarted server resumes the open round: it replays stored replies, or publishes the same task
-again and sends the stored contributions to the helpers again.
+Both kinds of rounds wait until the beacon line of the round is published and enough parties are connected, and repeat
+a failed round after growing pauses.  A restarted server resumes the open round.  With connected clients it replays the
+stored replies.  In an assisted round it publishes the same task again, and sends the stored contributions to the
+helpers again.
 """
 
 import logging
@@ -67,13 +68,13 @@ def wait_for_beacon(beacon: Beacon, index: int, sleep: Callable[[float], None] =
 
 
 class RetryPauses:
-    """Pauses before a failed round is repeated, each twice as long as the last, because the cause may pass."""
+    """Pauses before a failed round is repeated, each twice as long as the last, because the cause may go away."""
 
     def __init__(self, first: float, sleep: Callable[[float], None] = time.sleep) -> None:
         self._first, self._sleep, self._attempts = first, sleep, 0
 
     def wait(self) -> None:
-        """Wait if an attempt at the current round has failed; longer after each further failure."""
+        """Wait if an attempt at the current round has failed; the wait is longer after each further failure."""
         if self._attempts:
             seconds = min(self._first * 2 ** (self._attempts - 1), LONGEST_RETRY_PAUSE)
             log.info("the round is tried again in %g s", seconds)
@@ -91,7 +92,7 @@ class RetryPauses:
 def wait_for_parties(
     server: Server, kind: str, expected: frozenset[ClientId], least: int, wait: float
 ) -> frozenset[ClientId]:
-    """Return the connected parties of a kind, once there are `least`; wait for all `expected` for `wait` seconds."""
+    """Return the connected parties once there are `least`; first wait up to `wait` seconds for all `expected` ones."""
     connected = server.wait(expected.issubset, wait) if wait else server.connected()
     if len(connected) < least:
         log.warning("%d %s are connected, %d are needed: waiting", len(connected), kind, least)
@@ -165,7 +166,7 @@ class NetworkRounds:
         return self._invite_slow_last(connected)
 
     def _invite_slow_last(self, connected: frozenset[ClientId]) -> frozenset[ClientId]:
-        """Return the connected clients without slow ones; with these if the others are fewer than the threshold."""
+        """Return the connected clients without the slow ones, or all of them if fewer than the threshold are left."""
         quick = self._slow.without_resting(connected)
         self._invited = quick if len(quick) >= self._least else connected
         return self._invited
@@ -183,9 +184,10 @@ class NetworkRounds:
         return self._engine.gather(invitation, watch)
 
     def still_ready(self, ready: Collection[ClientId]) -> Collection[ClientId]:
-        """Return the ready clients that are connected, or reconnect within the grace time, and not excluded or revoked.
+        """Return the ready clients that are connected, and neither excluded nor revoked.
 
-        While the server evaluates the round before, time passes between a client's training and the parameters.
+        Disconnected ones first have the grace time to reconnect.  Clients may be lost after their training, because the
+        server may finish evaluating the previous round before it sends the parameters.
         """
         self._server.disconnect_revoked(self._authenticator.revoked_members())
         left = frozenset(ready) - dict(self._server.exchange.exclusions).keys()
@@ -210,7 +212,7 @@ class NetworkRounds:
 
 
 class OpenRounds:
-    """Rounds with connected helpers and visiting clients."""
+    """Assisted rounds: helpers stay connected, and clients visit the server by single requests."""
 
     def __init__(
         self,
@@ -262,7 +264,7 @@ class OpenRounds:
         return self._members - self._authenticator.revoked_members()
 
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
-        """Store the index of the round, and return the introductions of the helpers, with their keys for it."""
+        """Store the index of the round, and return the introductions of the helpers, with their keys for the round."""
         start_attempt(invitation, self._store, self._pauses)
         self._server.perform(self._begin(invitation.invite.info.index))
         return self._engine.gather(invitation, watch)
@@ -297,7 +299,7 @@ class OpenRounds:
         return await self._server.exchange(requests)
 
     def _publish(self, agreed: AgreedRound, opening: Message) -> PublishedRound:
-        """Return the round as clients see it: with the stored task if the round is resumed, otherwise a new one."""
+        """Return the round as clients see it: with the stored task if the round is resumed, else with a new task."""
         invitation = agreed.invitation
         if invitation is None:
             raise MalformedMessage("a round without a list of clients is published with its invitation")
@@ -318,7 +320,10 @@ class OpenRounds:
         return self._extensible(published, known, agreed.parameters.n_min, self._closing.extensions)
 
     def _extensible(self, published: PublishedRound, task: RoundTask, least: int, left: int) -> PublishedRound:
-        """Return the round with up to `left` extensions, each made only if fewer than `least` clients contributed."""
+        """Return the round with a function `extend` that sets a later closing time, up to `left` times.
+
+        The function returns None, so that the round closes, once at least `least` clients have contributed.
+        """
 
         def extend() -> PublishedRound | None:
             if not left or len(self._arrivals.clients) >= least:
@@ -351,7 +356,7 @@ class OpenRounds:
 
 
 def say_farewell(visits: VisitEndpoint, poll: float) -> None:
-    """Tell visiting clients that the run is over, until all that visited before know it.
+    """Tell visiting clients that the run is over, until all clients that had fetched a task have been told.
 
     This takes at most two polling intervals, and at most LONGEST_FAREWELL seconds.
     """

@@ -54,7 +54,7 @@ ARRIVALS = "arrivals.bin"
 """File of the contributions to the open round of an assisted run."""
 MOST_CHUNKS = 64
 SHARE_BYTES = 256
-"""Largest size in bytes of one encrypted share for one peer, with its proof."""
+"""Largest size in bytes of one encrypted share for one peer, together with the proof of the share."""
 
 
 @dataclass
@@ -135,7 +135,7 @@ class NetworkPopulation:
         return "" if self.server is None else explain_exclusions(dict(self.server.exchange.exclusions))
 
     def refusals(self) -> tuple[ClientId, ...]:
-        """Return the clients that declined or were refused in the latest attempt, without slow or disconnected ones."""
+        """Return the clients excluded from the latest attempt for another reason than being slow or disconnected."""
         exclusions = {} if self.server is None else dict(self.server.exchange.exclusions)
         return tuple(sorted(u for u, reason in exclusions.items() if reason not in (TOO_SLOW, DISCONNECTED)))
 
@@ -193,7 +193,7 @@ class NetworkPopulation:
     def close(self, *, run_over: bool = False, reason: str = "") -> None:
         """Stop the server; if the run is over, clients leave its last round, and the stored round is erased.
 
-        Otherwise clients get the reason, and try to reconnect until the run is resumed.
+        If the run is not over, clients get the reason, and try to reconnect until the run is resumed.
         """
         if self.visits is not None and run_over:
             say_farewell(self.visits, self.job.config.deployment.poll or POLL)
@@ -217,7 +217,7 @@ CURES = {
     "ParticipationRefused": ("have no participations left", "end the run here: owners decide on more"),
     "ParametersRefused": ("refused by their owner's policy", "see their logs for the policy that refused"),
 }
-"""By reason of an exclusion from a round: a clause about the excluded clients, and advice for the operator."""
+"""For each reason of an exclusion from a round: a clause about the excluded clients, and advice to the operator."""
 
 
 def explain_exclusions(exclusions: Mapping[ClientId, str]) -> str:
@@ -237,7 +237,7 @@ see the log of client 3'
 
 
 def largest_frame(job: Job) -> int:
-    """Return the size in bytes of a client's largest frame, the one with its encrypted shares for all peers."""
+    """Return the largest size of a client's message in bytes: that of its encrypted shares for all peers."""
     config, plan = job.config, job.design.example()
     chunks = MOST_CHUNKS if config.performance.chunks == "auto" else config.performance.chunks
     shared = 2 + max(len(noise.removable) for noise in plan.plans)
@@ -312,12 +312,12 @@ def check_trainings(config: RunConfig) -> None:
 
 
 def require_deployable(job: Job) -> Job:
-    """Return the job; raise InputError if its protocol has neither a list of clients nor helpers: simulation only."""
+    """Return the job; raise InputError if its protocol is for simulations: neither helpers nor a list of clients."""
     return job if job.protocol.assistance else preparing.require_cohort(job, "a deployment")
 
 
 def check_members(members: Registry, job: Job) -> None:
-    """Raise InputError unless the registry has `federation.clients` members, for which privacy is planned."""
+    """Raise InputError unless the registry has `federation.clients` members, the number that the plan assumes."""
     planned = job.config.federation.clients
     if len(members) != planned:
         raise InputError(
@@ -343,7 +343,7 @@ def check_helpers_named(config: RunConfig) -> None:
 
 
 def check_visitors_certified(config: RunConfig) -> None:
-    """Raise InputError unless visiting clients use mutual TLS, which authenticates each of their requests."""
+    """Raise InputError if a run with visiting clients has no mutual TLS, which authenticates each of their requests."""
     if config.protocol.use == ASSISTED and config.deployment.login != "mutual":
         raise InputError("clients of assisted rounds show their certificates in TLS: set deployment.login = 'mutual'")
 

@@ -1,4 +1,4 @@
-"""The exchange over the network: it sends requests together and yields the replies that arrive before the deadlines.
+"""The exchange over the network: it sends a batch of requests, and yields the replies that arrive by their deadlines.
 
 It runs on the server's event loop.  Rounds run in other threads and take replies one by one; the buffer of an uploaded
 vector is reused when the round takes the next reply.
@@ -57,12 +57,12 @@ class PendingRequest:
 
 @dataclass(eq=False)
 class RequestBatch:
-    """Requests that were sent together, and a queue of their replies; None marks the end of the queue."""
+    """Requests that were sent together, and the queue of the replies to them; None marks the end of the queue."""
 
     open: set[int] = field(default_factory=set)
     arrivals: "SimpleQueue[Arrival | None]" = field(default_factory=SimpleQueue)
     offers: list[bytes] = field(default_factory=list)
-    """Digests of the bodies of these requests, which are offered for download while a request is open."""
+    """Digests of the requests' bodies, which are offered for download while any request of the batch is open."""
 
 
 class NetworkExchange(MessageMeter):
@@ -115,7 +115,7 @@ class NetworkExchange(MessageMeter):
             self.set_parameters(request.parameters)
 
     def begin_round(self) -> None:
-        """Drop open requests and replies of the last round, and its exclusions."""
+        """Drop the last round's open requests, replies and exclusions."""
         self._abandon_batches()
         self.exclusions.clear()
         self.errors.clear()
@@ -129,7 +129,7 @@ class NetworkExchange(MessageMeter):
         self._deadlines.set_parameters(parameters)
 
     def _abandon_batches(self) -> None:
-        """Drop the open requests of the last round, and its replies that were not taken."""
+        """Give up the last round's open requests, and drop its replies that the round has not taken."""
         for batch in self._batches:
             for pending in [one for requests in self._open.values() for one in requests.values()]:
                 if pending.batch is batch:
@@ -177,7 +177,7 @@ class NetworkExchange(MessageMeter):
     # Messages from clients
 
     def take_reply(self, u: ClientId, reply: Reply) -> None:
-        """Accept a client's reply, or ignore a late one; raise ProtocolError if it has no request or comes twice."""
+        """Accept a reply, or ignore a late one; raise ProtocolError if no request matches, or if it comes twice."""
         pending = self._open[u].get(reply.id)
         if pending is None or pending.reply is not None:
             self._check_late(u, reply.id, pending)
@@ -196,9 +196,10 @@ class NetworkExchange(MessageMeter):
         self._uploads.expect(u, reply.id, reply.body)
 
     def take_refusal(self, u: ClientId, refusal: Refusal) -> None:
-        """Exclude a client that refuses a request from the round.
+        """Exclude from the round a client that refuses a request.
 
-        A client that refuses the delivery of a sum is not in `errors`: it may have left the round and restarted.
+        The refusal is added to `errors`, unless the client refuses a delivered sum: then it may have restarted after it
+        had left the round.
         """
         pending = self._open[u].get(refusal.id)
         if pending is None:
@@ -255,7 +256,7 @@ class NetworkExchange(MessageMeter):
         return any(batch.open for batch in self._batches)
 
     def resume_client(self, u: ClientId) -> list[bytes]:
-        """Return the open requests to a client that has reconnected, so that they are sent again."""
+        """Return the encoded open requests to a client that has reconnected, so that the server sends them again."""
         timer = self._grace_timers.pop(u, None)
         if timer is not None:
             timer.cancel()
@@ -265,7 +266,7 @@ class NetworkExchange(MessageMeter):
         return [pending.message for pending in self._open[u].values()]
 
     def suspend_client(self, u: ClientId) -> None:
-        """Exclude a disconnected client with open requests, unless it reconnects within the grace time."""
+        """If a disconnected client has open requests, exclude it unless it reconnects within the grace time."""
         if self._open[u] and u not in self._grace_timers:
             self._grace_timers[u] = self._loop.call_later(self._deadlines.settings.grace, self._end_grace, u)
 
@@ -300,7 +301,7 @@ class NetworkExchange(MessageMeter):
             self._give_up(pending)
 
     def close(self) -> None:
-        """Give up all open requests and send no more, because the server stops."""
+        """Give up all open requests and send no further requests, because the server stops."""
         self._is_closed = True
         for pending in [one for requests in self._open.values() for one in requests.values()]:
             self._give_up(pending)

@@ -1,9 +1,10 @@
 """The state directory of a helper: values that it must keep, or must erase, across restarts.
 
-An epoch is one round of a run, and an epoch key is the helper's key for it.  `values/` has one file for the private
-half of each epoch key, and one for U3 (the clients in the sum) of each round index; an erased value is overwritten with
-zeros, and its file stays.  `boxes/` has the latest round's requests to open boxes, which are encrypted under the epoch
-key; a restarted helper opens them again.  `rounds` lists the rounds that were served.
+An epoch is one round of a run, and an epoch key is the helper's key pair for that round.  `values/` has one file for
+the private half of each epoch key, and one for U3 (the clients in the sum) of each round index; an erased value is
+overwritten with zeros, and its file stays.  A box is a client's mask seeds, encrypted to the helper's epoch key.
+`boxes/` has the latest round's requests to open boxes, so that a restarted helper opens the boxes again.  `rounds`
+lists the rounds in which the helper served.
 
 A further file is outside the directory, beside the helper's key file.  It has the number of values ever stored, by
 which a lost directory or an older copy is detected, and the last epoch of each run, so that no epoch gets a second key.
@@ -39,8 +40,8 @@ class FileHelperStore:
     """A `HelperStore` in files: values are on disk when a function returns, and erased values are zeros.
 
     If there are fewer values than the file `count` states, the directory is an older copy.  Then its epoch keys are
-    erased, because the helper may have signed a U3 for their rounds that the copy lacks; the helper serves only rounds
-    with later keys.  No key is made for an epoch up to the last one in `count`.
+    erased, because for their rounds the helper may have signed a U3 that is missing in the copy; the helper serves only
+    rounds with later keys.  No key is made for an epoch up to the last epoch of its run in `count`.
     """
 
     def __init__(self, directory: Path, count: Path) -> None:
@@ -75,9 +76,10 @@ class FileHelperStore:
         return self._values.get(key)
 
     def claim(self, key: str, value: bytes) -> bytes:
-        """Return the value under a name; if none was ever stored, store `value` durably and return it.
+        """Return the value stored under `key`; if none was ever stored, store `value` durably and return it.
 
-        Return empty bytes if the value was erased, or if it is a key of a past epoch and is not in the directory.
+        Return empty bytes if the value was erased, or if `key` names an epoch key that is not in the directory, of an
+        epoch up to the last recorded one.
         """
         if key not in self._values:
             if self._is_past_epoch(key):
@@ -106,7 +108,7 @@ class FileHelperStore:
         return len(self._values) + self._lost
 
     def _is_past_epoch(self, key: str) -> bool:
-        """Tell whether `key` names the key of an epoch not after the last recorded one, which may have had a key."""
+        """Tell whether `key` names a key of an epoch up to the last recorded one: it may have existed before."""
         run, epoch = _split_epoch(key)
         return epoch is not None and epoch <= self._epochs.get(run, -1)
 
@@ -158,7 +160,7 @@ class BoxJournal:
     """Clients whose boxes of the present round are in the journal."""
 
     def append(self, request: OpenBoxes) -> None:
-        """Store the new boxes of a request, in place of those of earlier rounds; repeated boxes are not stored."""
+        """Store the new boxes of a request, and delete those of earlier rounds; a repeated box is not stored again."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self.directory / request.parameters.round.hex()
         for other in self.directory.iterdir():
@@ -208,7 +210,10 @@ class ServedRounds:
     path: Path
 
     def serve(self, round: bytes, now: datetime, most: int) -> None:
-        """Record a new round durably; raise ParametersRefused beyond `most` in 24 hours.  A known round is accepted."""
+        """Record a round durably, unless it is recorded already.
+
+        Raise ParametersRefused if `most` new rounds were recorded in the last 24 hours.
+        """
         with AppendOnlyFile(self.path, PRIVATE).locked() as file:
             data = file.read()
             complete = data[: data.rfind(b"\n") + 1]
@@ -224,6 +229,6 @@ class ServedRounds:
 
 
 def check_rounds_a_day(recent: int, most: int) -> None:
-    """Raise ParametersRefused if `recent`, the new rounds of the last 24 hours, has reached `most` of the policy."""
+    """Raise ParametersRefused if `recent`, the number of new rounds in 24 hours, has reached the policy's `most`."""
     if recent >= most:
         raise ParametersRefused(f"the helper's policy, line 'rounds_a_day', forbids this round: {recent} were served")

@@ -64,8 +64,8 @@ class JournaledHelper:
     def restore(self, run: bytes) -> None:
         """Open the boxes of the latest round again after a restart, if it is of this run.
 
-        Boxes for an erased key stay closed, and so do all boxes after one that is refused now, for example because its
-        client was revoked: then the helper is lost for that round only.
+        Boxes for an erased epoch key stay closed.  If a box is refused now, for example because its client was revoked,
+        that box and all later ones stay closed.  In both cases the helper is lost for that round only.
         """
         self.boxes.cut()
         try:
@@ -88,7 +88,7 @@ class HelperInstallation:
     """The helper's own copy of the published randomness, by which it verifies the selection of clients."""
 
     def create_helper(self, welcome: Welcome) -> JournaledHelper:
-        """Return the helper of a run, with an open round restored; raise if registry or policy forbid the manifest."""
+        """Return the helper of a run, with an open round restored; raise if registry or policy forbid the run."""
         me = self.credentials.client
         check_run_hash(welcome.run, welcome.manifest)
         signed = SignedRegistry.load(self.registry, self.credentials.authority)
@@ -146,7 +146,8 @@ def run_selection(manifest: Manifest, members: Registry, run: bytes, published: 
 def key_lifetime(manifest: Manifest) -> int:
     """Return the seconds for which a helper keeps an epoch key, the key of one round.
 
-    It is the longest time for which KEYS_AHEAD rounds may be open, since keys are made so far ahead, plus a day.
+    Keys are made KEYS_AHEAD rounds ahead.  The lifetime is the longest time for which these rounds may be open, plus a
+    day.
     """
     federation = manifest.config.get("federation", {})
     try:

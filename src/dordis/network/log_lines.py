@@ -1,7 +1,7 @@
 """Log lines for operators and owners, as text or JSON, with UTC time, level, run and round.
 
-A line with a run or a round (`extra={"run": ..., "round": ...}`) sets them for later lines, too.  A client logs one
-line about each round (`ClientRoundLog`).
+A line that is logged with a run or a round (`extra={"run": ..., "round": ...}`) sets them for all later lines, until
+another line sets them again.  A client logs one line about each round (`ClientRoundLog`).
 """
 
 import _thread
@@ -38,7 +38,7 @@ class LineFormatter(logging.Formatter):
         self._lasting: dict[str, Any] = {}
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line; a traceback (none for malformed HTTP requests) follows in further lines or a JSON field."""
+        """Return the line; a traceback follows in further lines or a JSON field, except for malformed HTTP requests."""
         fields = {name: getattr(record, name) for name in CONTEXT if hasattr(record, name)}
         self._lasting.update({name: fields[name] for name in LASTING if name in fields})
         fields = self._lasting | fields
@@ -76,7 +76,7 @@ def set_up_logging(*, quiet: bool, as_json: bool, stream: TextIO | None = None) 
 
 
 class _OutputHandler(logging.StreamHandler[TextIO]):
-    """Log to standard output; if it cannot be written, say why and interrupt the main thread, as Ctrl-C does."""
+    """A handler for standard output; if it cannot write, it says why and interrupts the main thread, as Ctrl-C does."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  the name is logging's
         error = sys.exception()
@@ -98,7 +98,7 @@ class ClientRoundLog:
         self._is_logged = True
 
     def begin(self, run: bytes, index: int) -> None:
-        """Record an invitation; one that is repeated after a reconnection is ignored."""
+        """Record an invitation; an invitation that is repeated after a reconnection is ignored."""
         if self._fields == round_fields(run, index):
             return
         self.end()
@@ -115,7 +115,7 @@ class ClientRoundLog:
         """Log that the update of the round was uploaded, with the epsilon spent so far."""
         if not self._is_logged:
             self._is_logged = True
-            if log.isEnabledFor(logging.INFO):  # epsilon takes milliseconds
+            if log.isEnabledFor(logging.INFO):  # computing epsilon takes milliseconds
                 spent = self._describe_spending()
                 log.info("invited, took part: the update is uploaded; %s", spent, extra=self._fields)
 

@@ -1,7 +1,8 @@
 """Messages of the network protocol: log-in, requests and replies that carry the messages of a round, and signed tasks.
 
-Each message is one binary WebSocket frame.  The body of a round's message, a vector or a model, is not in the frame:
-the frame has its size and digest, and the body is sent by HTTPS (`upload_endpoint`, `server_transfers`).
+Each message is one binary WebSocket frame.  A request or reply carries an encoded message of a round as its field
+`frame`, without the body of that message, a vector or a model.  The body is sent by HTTPS (`upload_endpoint`,
+`server_transfers`); the field `body` has the size and digest of the body.
 
 The task of an assisted round is a document that the server signs and visiting clients fetch at any time.  It has the
 run id, the round's parameters with the helpers' signed keys, the digest of the model, and the closing time.  The key of
@@ -60,7 +61,10 @@ class BodyInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_upload(cls, data: wire.Bulk, entropy: Callable[[int], bytes] = secrets.token_bytes) -> "BodyInfo":
-        """Return the announcement of an upload; its digest is a random key and an AES-GMAC, faster than SHA-256."""
+        """Return the announcement of an upload.
+
+        Its digest is a random key, followed by an AES-GMAC of the data under this key, which is faster than SHA-256.
+        """
         key = entropy(_MAC_KEY_BYTES)
         return cls(len(data), key + _mac(key, data))
 
@@ -124,7 +128,7 @@ class Welcome(Message, frozen=True):
 
 
 class Request(Message, frozen=True):
-    """Server to client: a message of a round that requires a reply; `body` announces a body to download."""
+    """Server to client: a message of a round that requires a reply; `body` announces a body for download."""
 
     id: int
     frame: bytes
@@ -159,18 +163,18 @@ FromClient = Reply | Refusal
 
 
 class RoundTask(Message, frozen=True):
-    """The invitation to a round, the opening request of its summing protocol, and its closing time."""
+    """The task of an assisted round: invitation, opening request of the summing protocol, and closing time."""
 
     longest: ClassVar = LARGEST_TASK
     invite: Invite
     opening: bytes
-    """Frame of the request that opens the summing protocol, with the parameters."""
+    """The encoded request that opens the summing protocol, with the round's parameters."""
     closes: int
     """Closing time in seconds since 1970; the server may extend it."""
 
 
 class SignedTask(Message, frozen=True):
-    """The frame of a task, the server's certificate (DER), and the ECDSA signature by the certificate's key."""
+    """An encoded task, the server's certificate (DER), and the task's ECDSA signature by the certificate's key."""
 
     longest: ClassVar = LARGEST_TASK
     task: bytes

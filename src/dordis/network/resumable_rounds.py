@@ -1,8 +1,8 @@
 """Rounds that survive a restart of the server: completed stages are stored and not requested again.
 
-The open round is in one SQLite file in the directory of the run, in WAL mode, synced at every commit.  A stage is
-committed before the requests that depend on it are sent.  So a server that was killed at any point repeats the same
-requests, clients repeat the replies in their journals, and the round continues with the same sum.
+The open round is stored in one SQLite file in the directory of the run, in WAL mode, synced at every commit.  The
+replies of a stage are committed before the requests that depend on them are sent.  So a server that was killed at any
+point repeats the same requests, clients repeat the replies in their journals, and the round ends with the same sum.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ Stage = tuple[str, int]
 
 
 class CompletedStage(msgspec.Struct, frozen=True):
-    """The frames of all replies of a stage by client; of a stage of uploads also the sum of their vectors, in bytes."""
+    """The encoded replies of a completed stage by client; for uploads also `total`, the encoded sum of the vectors."""
 
     replies: dict[int, bytes]
     total: bytes = b""
@@ -60,7 +60,7 @@ class CompletedStage(msgspec.Struct, frozen=True):
 class RoundStore:
     """The server's state of the open round, stored so that a restarted server can resume it.
 
-    `parameters` is the class of the protocol's parameters, as which stored ones are decoded.
+    `parameters` is the class of the protocol's parameters, by which stored parameters are decoded.
     """
 
     def __init__(self, path: Path, parameters: type[Parameters]) -> None:
@@ -195,7 +195,7 @@ def digest_requests(requests: Requests) -> bytes:
 
 
 def check_same_disclosure(stored: bytes, digest: bytes) -> None:
-    """Raise ProtocolError if a chunk would be disclosed for a second set of survivors.
+    """Raise ProtocolError if the requests would disclose a chunk for a second set of survivors.
 
     The difference of two such sums could reveal the update of one client.
     """
@@ -205,7 +205,7 @@ def check_same_disclosure(stored: bytes, digest: bytes) -> None:
 
 @dataclass(frozen=True)
 class _StoredUpload:
-    """The frame of a reply, and the size of its vector in bytes: kept in memory until the stage is stored."""
+    """An encoded reply without its vector, and the vector's size in bytes; in memory until the stage is stored."""
 
     frame: bytes
     size: int
@@ -220,7 +220,7 @@ class ResumableExchange:
     _machine: RoundServer | None = None
     _bits: int = 0
     _uploads: dict[int, tuple[str, dict[ClientId, _StoredUpload]]] = field(default_factory=dict)
-    """By chunk whose sum is not stored yet: the type name of the upload request, and the replies."""
+    """For each chunk whose sum is not stored yet: the type name of the upload request, and the replies by client."""
 
     @property
     def machine(self) -> RoundServer:
@@ -240,7 +240,7 @@ class ResumableExchange:
         if request is None or type(request).__name__ in _GATHERING:
             return await self.exchange(requests)
         stage = (type(request).__name__, getattr(request, "chunk", SETUP))
-        if request.ahead:  # it prepares uploads; not needed if a stage of the chunk is complete
+        if request.ahead:  # a request to prepare an upload, not needed once a stage of the chunk is complete
             return () if self.store.has_completed_stage(stage[1]) else await self.exchange(requests)
         self._store_sum(stage[1])
         completed = self.store.completed_stage(stage)
@@ -264,9 +264,9 @@ class ResumableExchange:
             self.store.complete_stage(stage, CompletedStage(frames))
 
     def _store_sum(self, chunk: int) -> None:
-        """Store the sum of a chunk when its uploads are complete, with the frames of the survivors.
+        """Store the sum of a chunk once its uploads are complete, with the encoded replies of the survivors.
 
-        A client that was blamed for a malformed upload is stored with the mark of a malformed reply.
+        For a client that was blamed for a malformed upload, the mark of a malformed reply is stored.
         """
         if chunk not in self._uploads:
             return
@@ -281,7 +281,7 @@ class ResumableExchange:
         self.store.complete_stage((name, chunk), CompletedStage(frames, data))
 
     def _replay(self, request: Message, completed: CompletedStage) -> Iterator[tuple[ClientId, Message]]:
-        """Yield stored replies; of uploads, the first has the sum of all vectors as its vector, the others have zeros.
+        """Yield stored replies; the first upload gets the sum of all vectors as its vector, the others get zeros.
 
         A malformed reply is yielded as `Garbled` again, so that its sender is blamed again.
         """

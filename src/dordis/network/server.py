@@ -1,6 +1,6 @@
 """The server: control connections of clients, log-in, and the endpoints for uploads and downloads.
 
-It runs no protocol: `exchange` carries the messages of a round, `authentication` decides which clients may log in.
+No protocol runs here: `exchange` carries the messages of a round, `authentication` decides which clients may log in.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ class Server:
 
     Clients receive the `manifest` at log-in; its hash is the run id, `run`.  `largest_frame` bounds a client's frames.
     `receipts` is the directory of the run's receipts, which clients compare with their own.  With `visits`, clients
-    make single requests, and only helpers stay connected.
+    make single requests to these endpoints, and only helpers stay connected.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Server:
         self.perform(self._listen(listener))
 
     def stop(self, *, run_over: bool = False, reason: str = "") -> None:
-        """Tell clients that the run is over, or the `reason` why the server stops earlier; close all connections.
+        """Tell clients that the run is over, or the `reason` why the server stops early; close all connections.
 
         If the run is over, disconnected clients first have FAREWELL seconds to reconnect, so that they are told.
         """
@@ -317,7 +317,7 @@ class Server:
 
 
 def check_version(headers: Mapping[str, str]) -> None:
-    """Raise HTTP 426, with this server's SUBPROTOCOL, unless the client offers the same."""
+    """Raise HTTP 426, with this server's SUBPROTOCOL as a header, unless the client offers the same SUBPROTOCOL."""
     offered = [name.strip() for name in headers.get("Sec-WebSocket-Protocol", "").split(",")]
     if SUBPROTOCOL not in offered:
         log.warning("refused a client of another version: %s", ", ".join(offered)[:80])

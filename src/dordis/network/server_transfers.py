@@ -1,7 +1,8 @@
-"""The server's transfers beside uploads of vectors: models, sums and the run's history, and visitors' contributions.
+"""The server's HTTPS transfers except uploaded vectors: models, sums, the run's history, visitors' contributions.
 
 The history of a run has the hash of every receipt, and the whole receipts of a client's own rounds.  Visiting clients
-get it with their next task.  The functions with which clients read sums and history stand here, beside the formats.
+get the history with their next task.  The functions by which clients read sums and history are also in this module, so
+that each format is written and read in one place.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ PIECE = 1 << 18
 DOWNLOAD_STALL = 30.0
 """Seconds without progress of a download after which the connection is cut (`LeastRate`)."""
 LENGTH_BYTES, LARGEST_FRAME = 4, 1 << 16
-"""Bytes of the big-endian length before a frame or vector, and largest frame of a contribution in bytes."""
+"""Size in bytes of the big-endian length before each part, and the largest frame of a contribution in bytes."""
 LARGEST_HISTORY = 1 << 28
 """Largest size of a run's history in bytes, enough for some 10,000 of a client's own rounds."""
 MOST_KEPT = 256
@@ -65,7 +66,7 @@ class DownloadEndpoint:
         return data
 
     async def get(self, request: web.Request) -> web.StreamResponse:
-        """Send a body, or its rest from an offset; every logged-in client may download every body."""
+        """Send a body, or its rest from an offset; every logged-in client may download every offered body."""
         client = self._tokens.holder(request).client
         try:
             data = self.find(bytes.fromhex(request.match_info["digest"]))
@@ -155,7 +156,7 @@ def read_sums(data: bytes) -> list[SendSum]:
 
 @dataclass(eq=False)
 class SpooledUpload:
-    """The part of a contribution that has arrived, in a temporary file, so that it can be resumed."""
+    """The part of a contribution that has arrived, in a temporary file: an interrupted upload can be resumed."""
 
     size: int
     file: IO[bytes] = field(default_factory=lambda: tempfile.TemporaryFile(prefix="dordis-"))  # noqa: SIM115  closed once it is read
@@ -189,7 +190,8 @@ class SpooledUpload:
 class SpooledUploads:
     """The incomplete contributions of a round, at most one per client.
 
-    Each file takes a descriptor, so only the last MOST_KEPT interrupted ones are kept; older ones begin again.
+    Each one takes a file descriptor.  So only the latest MOST_KEPT interrupted uploads are kept; the clients of older
+    ones begin their uploads again.
     """
 
     def __init__(self, most: int = MOST_KEPT) -> None:
@@ -201,7 +203,7 @@ class SpooledUploads:
         return self._uploads.get(client)
 
     def begin(self, client: ClientId, size: int) -> SpooledUpload:
-        """Return a new upload in place of the client's last one; beyond MOST_KEPT, drop the oldest interrupted one."""
+        """Return a new upload in place of the client's last; beyond MOST_KEPT, drop the oldest interrupted upload."""
         self.drop(client)
         idle = [u for u, upload in self._uploads.items() if not upload.is_receiving]
         for u in idle[: max(0, len(idle) - self._most + 1)]:
@@ -263,7 +265,7 @@ class ReceiptEndpoint:
         except ValueError:
             raise web.HTTPBadRequest from None
         try:
-            async with self._refreshing:  # all clients ask when a round begins, and one of them waits for the disk
+            async with self._refreshing:  # all clients ask when a round begins; the first one reads the disk for all
                 if self._directory_time() != self._changed:
                     await asyncio.to_thread(self._refresh)
             if self._newest is not None and min(after, known) >= self._newest.index - 1:

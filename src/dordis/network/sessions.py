@@ -1,4 +1,7 @@
-"""Sessions of logged-in clients: access tokens, one control connection each, and limits against floods."""
+"""Sessions of logged-in clients: access tokens, one control connection for each client, and limits against floods.
+
+A control connection is the WebSocket connection on which a client gets the server's requests and sends its replies.
+"""
 
 import asyncio
 import contextlib
@@ -21,7 +24,10 @@ READ_AHEAD = 1 << 20
 LARGEST_RECORD = 1 << 14
 """Most bytes of content in a TLS record (RFC 8446, section 5.1), and so most bytes of one read."""
 SHORT_FRAGMENT, MOST_FRAGMENTS = 1024, 256
-"""Bytes below which a fragment is short, and most short fragments on a connection; dordis clients send none."""
+"""Bytes below which a fragment of a WebSocket message is short, and most short fragments on one connection.
+
+dordis clients send no fragments.
+"""
 
 
 class FragmentCounter:
@@ -51,9 +57,9 @@ class MeteredTLS(ssl.SSLObject):
 
     received = 0
     allowed: float = READ_AHEAD
-    """Received bytes beyond which the connection is cut; infinite after an authorised request.
+    """Number of received bytes beyond which the connection is cut; infinite after an authorised request.
 
-    On a control connection they stay limited (`Session.limit_bytes`).
+    On a control connection the number stays limited (`Session.limit_bytes`).
     """
     fragments: FragmentCounter | None = None
     """The fragment counter of a control connection; None for other connections."""
@@ -100,7 +106,7 @@ PING_TIMEOUT = 3.0
 MOST_CONTROL_FRAMES, CONTROL_FRAMES_PER_SECOND = 64, 4.0
 """Largest burst of pings and pongs of a client, and the rate allowed after it; honest clients send few a minute."""
 FRAMING = 64
-"""Bytes of overhead that a message may have beside a quarter of its length, because proxies may fragment it."""
+"""Bytes that a message may take beyond 5/4 of its length, because a proxy may split it into fragments."""
 
 _TOKEN = re.compile(rf"[0-9a-f]{{{2 * TOKEN_BYTES}}}")
 
@@ -112,7 +118,7 @@ class TokenHolder:
     client: ClientId
     machine: bytes
     certificate: bytes | None = field(default=None, repr=False)
-    """Certificate (DER) shown at the log-in with mutual TLS; on a connection with another one the token is refused."""
+    """Certificate (DER) shown at the log-in with mutual TLS; a connection with another one cannot use the token."""
 
 
 class AccessTokens:
@@ -150,7 +156,7 @@ class AccessTokens:
 
 
 def client_certificate(request: web.Request) -> bytes | None:
-    """Return the certificate (DER) that the client showed in the TLS handshake; None if it showed none, or was cut."""
+    """Return the certificate (DER) that the client showed in TLS; None if there is none, or the connection was cut."""
     tls = request.transport.get_extra_info("ssl_object") if request.transport else None
     try:
         certificate: bytes | None = tls.getpeercert(binary_form=True) if tls is not None else None
@@ -165,7 +171,7 @@ def is_bound_to(holder: TokenHolder, request: web.Request) -> bool:
 
 
 class FrameLimit:
-    """A rate limit on a client's control frames, which cost the server time and carry no message.
+    """A rate limit on a client's WebSocket control frames (pings and pongs), which cost time and carry no message.
 
     >>> limit = FrameLimit(most=2, per_second=1.0)
     >>> for now in (0.0, 0.0, 1.0):
@@ -191,7 +197,7 @@ def check_not_flooding(left: float) -> None:
 
 @dataclass(eq=False)
 class Session:
-    """The control connection of a client."""
+    """The control connection of a logged-in client; `machine` is the random id of the client's process."""
 
     client: ClientId
     machine: bytes
@@ -210,7 +216,7 @@ class Session:
                 await self.socket.send_bytes(await self.outgoing.get())
 
     def limit_bytes(self, largest_frame: int) -> None:
-        """From now on limit short fragments and bytes that belong to no message; beyond, the connection is cut."""
+        """Cut the connection from now on if it has too many short fragments, or bytes that belong to no message."""
         self.tls = metered_tls(self.transport)
         if self.tls is not None:
             self.tls.allowed = self.tls.received + largest_frame * 5 // 4 + READ_AHEAD
@@ -276,7 +282,7 @@ class Sessions:
             return frozenset(self._sessions)
 
     def add(self, session: Session) -> Session | None:
-        """Register a client's session; return the one that it replaces, or None.
+        """Register a client's session; return the earlier session that it replaces, or None.
 
         Raise LoginRefused if the client is connected from another process.
         """
@@ -288,7 +294,7 @@ class Sessions:
         return replaced
 
     def remove(self, session: Session) -> bool:
-        """Remove a session; return False if a newer one has replaced it."""
+        """Remove a session; return False if a newer session of the client has replaced it."""
         with self._change:
             current = self._sessions.get(session.client) is session
             if current:
@@ -297,7 +303,7 @@ class Sessions:
         return current
 
     def check_not_in_use(self, client: ClientId, machine: bytes) -> None:
-        """Raise LoginRefused if the client is connected from another process, by its id `machine`."""
+        """Raise LoginRefused if the client is connected from a process whose id is not `machine`."""
         session = self._sessions.get(client)
         if session is not None and session.machine != machine:
             raise LoginRefused(

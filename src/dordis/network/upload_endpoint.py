@@ -26,7 +26,7 @@ log = logging.getLogger("dordis.network")
 
 BUFFERS = 4
 MOST_UPLOADS, MOST_TRANSFERS = 256, 4
-"""Largest number of simultaneous uploads of all clients, and of transfers of one client; others get HTTP 503."""
+"""Largest number of simultaneous uploads of all clients, and of transfers of one client; further ones get HTTP 503."""
 ANNOUNCEMENT_DELAY = 5.0
 """Seconds for which an upload waits for its announcement, which comes on another connection."""
 SLOW = 1.0
@@ -34,7 +34,7 @@ SLOW = 1.0
 STALL, PROGRESS = 5.0, 4096
 """An upload is cut off if fewer than PROGRESS bytes arrive in STALL seconds."""
 CHECKS_PER_TIMEOUT = 10
-"""Largest number of times that a timeout is extended in its own length, because every extension costs CPU."""
+"""Largest number of times that a timeout is extended within its length, because every extension costs CPU time."""
 
 _ID = re.compile("[0-9]{1,15}")
 _RANGE = re.compile(r"bytes ([0-9]{1,12})-([0-9]{1,12})/([0-9]{1,12})")
@@ -82,7 +82,7 @@ class TransferSlots:
 
 
 class BufferPool:
-    """A few buffers for all uploads; while a sender waits for one, nothing is read from it."""
+    """A few buffers for all uploads; while a sender waits for a buffer, nothing is read from its connection."""
 
     def __init__(self, count: int = BUFFERS) -> None:
         self._free: list[bytearray] = [bytearray() for _ in range(count)]
@@ -103,7 +103,7 @@ class BufferPool:
         return buffer if len(buffer) >= size else bytearray(size)
 
     def release(self, buffer: bytearray) -> None:
-        """Return a buffer to the pool, and give it to the sender that has waited longest."""
+        """Give a buffer that is not needed any more to the sender that has waited longest, or else back to the pool."""
         while self._waiting:
             future = self._waiting.popleft()
             if not future.done():
@@ -166,7 +166,7 @@ class Upload:
         self.received = end
 
     def move_to_file(self) -> None:
-        """Continue in a temporary file, and release the buffer; if no file can be made, the upload begins again."""
+        """Release the buffer, and continue the upload in a temporary file; without a file, the upload begins again."""
         if self._buffer is None:
             return
         try:
@@ -189,7 +189,7 @@ class Upload:
             raise
 
     async def finish(self) -> bytearray:
-        """Return the buffer with the complete upload, for the caller to release; raise if the digest is wrong."""
+        """Return the buffer with the complete upload, which the caller releases; raise if the digest is wrong."""
         if self._file is not None:
             file, self._file = self._file, None
             self._buffer = await self._pool.acquire(self.info.size)
@@ -226,7 +226,7 @@ class Upload:
 
 
 def discard_file(file: IO[bytes]) -> None:
-    """Close a temporary file; errors of unwritten bytes are ignored, since they are not needed."""
+    """Close a temporary file; errors in writing its last bytes are ignored, because the content is not needed."""
     with suppress(OSError):
         file.close()
 
@@ -245,7 +245,7 @@ class ReceivedVector:
 
 
 Deliver = Callable[[ClientId, int, ReceivedVector], None]
-"""Receives client, request id and vector of each complete upload; it has to release the vector."""
+"""A function that gets client, request id and vector of each complete upload, and has to release the vector."""
 
 
 class UploadEndpoint:
@@ -260,7 +260,7 @@ class UploadEndpoint:
         self._uploads = 0
 
     def expect(self, client: ClientId, id: int, info: BodyInfo) -> None:
-        """Accept the upload of a request; if it is announced again, it is resumed."""
+        """Accept the upload that is announced for request `id`; an upload that is announced again is resumed."""
         upload = self._expected.get((client, id))
         self._completed.get(client, set()).discard(id)  # the completed upload was lost when its client disconnected
         if upload is None:
@@ -271,7 +271,7 @@ class UploadEndpoint:
             self._early[client, id].set()
 
     def forget(self, client: ClientId, id: int) -> None:
-        """Refuse the upload of a request from now on, and discard the part that has arrived."""
+        """Refuse the upload for request `id` from now on, and discard the part that has arrived."""
         upload = self._expected.pop((client, id), None)
         if upload is not None:
             upload.close()
@@ -285,7 +285,7 @@ class UploadEndpoint:
         return [web.put("/vectors/{id}", self.put), web.head("/vectors/{id}", self.head)]
 
     async def head(self, request: web.Request) -> web.Response:
-        """Return the number of bytes of an upload that have arrived, in a header."""
+        """Respond with the number of an upload's bytes that have arrived, in a header; with HTTP 204 if all have."""
         client, id = self._tokens.holder(request).client, _parse_id(request.match_info["id"])
         if id in self._completed.get(client, ()):
             return web.Response(status=204)
@@ -359,9 +359,10 @@ def _parse_id(text: str) -> int:
 
 
 def parse_range(request: web.Request, least: int, most: int) -> tuple[int, int]:
-    """Return the offset of a request's body in its upload, and the size of the upload, which is in `least`..`most`.
+    """Return the offset at which a request's body begins in the upload, and the size of the whole upload.
 
-    Raise HTTP 411 without Content-Length, HTTP 413 if the size is out of range or the body does not end the upload.
+    Raise HTTP 411 without Content-Length, and HTTP 413 if the size is not in `least`..`most` or the body does not reach
+    to the end of the upload.
     """
     length = request.content_length
     if length is None:

@@ -164,7 +164,8 @@ class Visitor(ServerContact):
     async def _fetch_task(self) -> tuple[bytes, list[Shown] | None] | None:
         """Return the signed task of the open round, and the run's history, which is None before this client joins.
 
-        Return None if no round is open for this client, or it has finished the task.  Raise RunOver if the run is over.
+        Return None if no round is open for this client, or if this client has finished the task.  Raise RunOver if the
+        run is over.
         """
         self._requests.connected = ConnectedTime()
         headers, path = {"If-None-Match": self._tag} if self._tag else {}, "/task"
@@ -182,8 +183,8 @@ class Visitor(ServerContact):
     async def _check_history(self, client: Client, run: bytes, shown: list[Shown] | None) -> None:
         """Raise HistoryContradicted if the server's history contradicts the receipts and notes that this client stored.
 
-        `shown` is the history that came with the task; if None, the whole history is fetched, also by a client without
-        notes: its state may have been lost.
+        `shown` is the history that came with the task; if None, the whole history is fetched.  A client without notes
+        fetches it too, because its state may have been lost.
         """
         if self._receipts is None:
             return
@@ -222,13 +223,13 @@ class Visitor(ServerContact):
         return contribution
 
     async def _take_model(self, client: Client, task: RoundTask, accepted: Accepted) -> None:
-        """Give the client the model of the round, unless it has this model; by missed sums if possible."""
+        """Give the model of the round to a client that lacks it: by missed sums if possible, otherwise in pieces."""
         if not accepted.has_model and not await self._catch_up(client, task, accepted.holds):
             for offset, piece in (await self._model(task)).pieces():
                 await self._in_worker(client.handle, SendModel(offset, piece))
 
     async def _catch_up(self, client: Client, task: RoundTask, held: bytes | UnsetType) -> bool:
-        """Compute the round's model from missed sums and the client's model of digest `held`; tell if it succeeded."""
+        """Let the client compute the round's model from missed sums and its model of digest `held`; tell if it did."""
         if held is UNSET:
             return False
         invite, reached = task.invite, held

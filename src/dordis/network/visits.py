@@ -1,4 +1,4 @@
-"""The server's endpoints for visiting clients, which fetch task and model and upload a contribution by single requests.
+"""The server's endpoints for visiting clients: single requests for task and model, and to upload a contribution.
 
 A client shows its certificate in TLS and keeps no connection.  A contribution is acknowledged when it is on disk.
 """
@@ -41,9 +41,9 @@ log = logging.getLogger("dordis.network")
 
 PATHS = ("/task", "/manifest", "/model/", "/sums/", "/receipts", "/contributions/")
 INDEX_HEADER, OFFSET_HEADER = "Dordis-Index", "Upload-Offset"
-"""HTTP headers: the next round index that a late client may contribute to, and the bytes of an upload that arrived."""
+"""HTTP headers: the index of the next round, for a late client; and the number of an upload's bytes that arrived."""
 ACCEPTED, CONFLICT, GONE, UNPROCESSABLE, BUSY = 204, 409, 410, 422, 503
-"""HTTP status of a contribution: accepted, another one was accepted before, too late, refused, try again later."""
+"""HTTP status of a contribution: accepted; another one of the client was accepted; too late; refused; try later."""
 
 _INDEX = re.compile("[0-9]{1,18}")
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -117,11 +117,11 @@ class VisitEndpoint:
     # Called from the thread that runs the rounds
 
     def begin(self, index: int, *, is_closed: bool = False) -> None:
-        """Set the index of the round whose contributions are stored, and whether it was closed before a restart."""
+        """Set the index of the round whose contributions are stored, and whether it had closed before a restart."""
         self._index, self._closed = index, index if is_closed else index - 1
 
     def end_run(self) -> None:
-        """From now on answer that the run is over."""
+        """Answer all later requests for a task with the message that the run is over."""
         self._is_over = True
 
     def stop(self) -> None:
@@ -291,7 +291,10 @@ class VisitEndpoint:
             return await self._receive(client, published, request)
 
     async def _compare(self, client: ClientId, request: web.Request) -> web.Response:
-        """Return the response to a repeated contribution: its frame, which commits to all bytes, is compared."""
+        """Return the response to a repeated contribution.
+
+        Its frame, which commits to all bytes of the contribution, is compared with the stored frame.
+        """
         try:
             async with asyncio.timeout(STALL):
                 length = int.from_bytes(await request.content.readexactly(LENGTH_BYTES), "big")

@@ -62,7 +62,7 @@ class OwnerBudget(msgspec.Struct, frozen=True):
         accounting.check_delta(self.delta)
 
     def covers(self, spent: RoundCost, plans: Sequence[SampledEvents] = ()) -> bool:
-        """Tell whether the budget covers rounds that cost `spent` together with the planned events in `plans`."""
+        """Tell whether the budget covers `spent`, the cost of rounds, and the `plans` of runs with sampled records."""
         if plans:
             return self.epsilon_spent(spent, plans) <= self.epsilon
         exponent = math.ceil(math.log2(spent.distance)) if spent.distance else None
@@ -354,7 +354,7 @@ class MemoryTrainings:
         self._counted = (0, 0)
 
     def begin(self, participations: int, most: int | None) -> None:
-        """Count a training; raise ParametersRefused if `most`, unless None, were counted at these `participations`."""
+        """Count a training; raise ParametersRefused beyond `most` since the last participation; None is no limit."""
         if most is None:
             return
         since, count = self._read()

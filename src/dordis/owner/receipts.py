@@ -35,7 +35,7 @@ class Acknowledged(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=
 
 
 class Delivered(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """A note that the whole sum of a round arrived, with the numbers of survivors that the server stated by chunk."""
+    """A note that the whole sum of a round arrived, with the server's statement of the number of survivors by chunk."""
 
     index: int
     survivors: tuple[int, ...]
