@@ -18,7 +18,7 @@
     │   ├── InvalidProof       the VRF proof does not verify
     │   └── SharingError       the shares do not determine a secret
     ├── NotReady               this client's application has no data for a round that it is invited to
-    ├── LoginRefused           an identity is unknown, revoked, expired, logged in twice, or of another federation
+    ├── LoginRefused           an identity is unknown, revoked, expired, already logged in, or of another federation
     ├── ProtocolError          a peer deviated from the protocol
     │   ├── MalformedMessage   bytes do not decode to a message of the expected kind
     │   ├── HistoryContradicted  a server's history of a run contradicts this client's own records
@@ -166,7 +166,7 @@ class MalformedMessage(ProtocolError):
 
 
 class UnexpectedRequest(ProtocolError):
-    """A request out of order, repeated with other content, or for another round."""
+    """A server's request is out of order, repeated with other content, or for another round."""
 
 
 class Aborted(ProtocolError):
@@ -235,9 +235,9 @@ class AuditFailed(DordisError):
 class RoundFailed(DordisError):
     """The round ends without an output.
 
-    `named` are the clients that provably deviated in this round.  `accusations` are pairs (dealer, holder) of a share:
-    at least one of the two lied.  Clients that did not answer are in neither.  docs/proofs/blame.md says which clients
-    are evicted.
+    `named` are the clients that provably deviated in this round.  `accusations` are pairs of clients, the dealer and
+    the holder of a share, of whom at least one lied.  A client that merely did not answer is in neither of the two
+    sets.  docs/proofs/blame.md says which clients are evicted.
     """
 
     def __init__(
@@ -275,7 +275,7 @@ class TooFewHelpers(RoundFailed):
 
 
 class Unconfirmed(RoundFailed):
-    """Too few helpers of a set computed the same mask sum: the round is charged and ends without a sum."""
+    """Too few helpers of one helper set sent the same sum of masks: the round is charged and ends without a sum."""
 
     def __init__(self, rank: int, heard: int, needed: int) -> None:
         super().__init__(
@@ -289,7 +289,7 @@ class ImpossibleSum(RoundFailed):
     """The norm of a sum is too large for honest updates with noise: it is not used, and nobody is evicted for it.
 
     `excess` is the squared norm of the sum divided by the bound on it; `survivors` is U3, the clients whose inputs are
-    in the sum.  The input of one of them was wrong, or the server lost a part of its state.
+    in the sum.  Either the input of one of these clients was wrong, or the server lost a part of its state.
     """
 
     def __init__(
@@ -304,4 +304,4 @@ class ImpossibleSum(RoundFailed):
 
 
 class Unrecoverable(RoundFailed):
-    """A secret cannot be recovered: its shares are unusable, or do not match the hashes of their dealer."""
+    """A secret cannot be recovered: its shares are unusable, or do not match the hashes that their dealer sent."""

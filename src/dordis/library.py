@@ -38,9 +38,9 @@ OBJECTS = "dordis.train"
 ORIGIN = "dordis_run"
 """Name of the attribute of a trained torch module that holds the directory of its private run."""
 LARGEST_COHORT = 1000
-"""Largest number of clients a round if `per_round` is not given."""
+"""Largest number of clients of a round that `train` chooses if `per_round` is not given."""
 LARGEST_FULL = 100
-"""Largest number of clients a round for which `train` simulates every message if `fidelity` is not given."""
+"""Largest number of clients of a round for which `train` sends every message if `fidelity` is not given."""
 
 Mode = Literal["malicious", "semi-honest"]
 Fidelity = Literal["full", "ideal"]
@@ -57,14 +57,14 @@ class RunResult:
     model: Any = field(repr=False)
     """Result of the application: a trained torch module, parameters, or a mean; None if it returns no result."""
     epsilon: float | None
-    """Epsilon to publish: the epsilon spent, or the budget if the run ended early; None if the noise proves no epsilon,
-    or if there is a `problem`.
+    """The stated epsilon, to publish: the epsilon spent if the run ended as planned or by its budget rule, else the
+    budget.  None if the noise proves no epsilon, or if there is a `problem`.
     """
     delta: float
     history: tuple[dict[str, float], ...] = field(repr=False)
     """For each round: its number, the application's metrics, and the epsilon spent so far."""
     stopped: str
-    """Why the run ended: `rounds` (all finished), `budget`, `failed` (a round) or `interrupted`; else `running`."""
+    """Why the run ended: `rounds` (all finished), `budget` (spent), `failed`, `interrupted`; else `running`."""
     fidelity: str
     problem: str = ""
     """Why no epsilon can be stated: the ledger was altered or lost.  Empty if the ledger is intact."""
@@ -73,9 +73,9 @@ class RunResult:
     spent: float | None = None
     """Epsilon spent by the client that has spent most. Publish `epsilon`, which may be larger."""
     run_as: str = ""
-    """How the run was executed; a simulation protects nobody, and its epsilon is that of an equal deployment."""
+    """How the run was executed; a simulation protects nobody, and states the epsilon of an equal deployment."""
     verdict: str = ""
-    """Expected outcome of the plan, from its signal-to-noise ratio; empty for a run that was loaded."""
+    """What can be learnt under the plan's noise, in words; empty for a run that `dordis.load` read."""
     trained: TrainedModel | None = field(default=None, repr=False)
     """The trained model with its preprocessing, if the run trained one."""
 
@@ -97,8 +97,8 @@ class RunResult:
         """Write the model as ONNX if `path` ends with .onnx, else by torch.export, and return the path of the file.
 
         The file contains the preprocessing of a table, and a description of its columns as JSON
-        (`dordis.apps.learning.trained_model`).  A torch module that was trained on arrays needs an `example`: some
-        inputs.
+        (`dordis.apps.learning.trained_model`).  For a torch module that was trained on arrays, pass some inputs as
+        `example`.
         """
         return self._trained().export(path, example)
 
@@ -187,12 +187,13 @@ def train(
     numbers, "mlp" for both, and with torch "cnn", "resnet18" or "vgg19" for images.
 
     `data` is a table with its public description, `table` (see `dordis.Table`): a DataFrame, a mapping of columns, or
-    the path of a CSV or Parquet file.  Ranges and categories scale and encode it; they are never read from its rows.
-    Or `data` is a list or a mapping of clients, each a pair (x, y) of arrays or a torch data set.  `test` is public: a
-    table, or a pair.  Metrics on it have no noise; rows of clients in a test table are left out.
+    the path of a CSV or Parquet file.  The ranges and categories of `table` scale and encode the rows; they are never
+    computed from the rows.  Or `data` is a list or a mapping of clients, each a pair (x, y) of arrays or a torch data
+    set.  `test` is public: a table, or a pair.  Metrics on `test` have no noise; clients' rows in a test table are left
+    out.
 
-    A round has all clients, but at most 1,000, unless `per_round` is given.  With up to 100 clients a round every
-    message of the protocol is simulated (`fidelity` "full"), with more only the noise of the sum ("ideal").  With
+    Without `per_round`, a round has all clients, but at most 1,000.  By default, rounds of up to 100 clients send every
+    message of the protocol (`fidelity` "full"); for larger rounds only the noisy sum is computed ("ideal").  With
     epsilon None there is no noise and no privacy.  `training` are further settings of `dordis.apps.learning.Settings`,
     such as epochs, batch, lr, optimiser and class_weights; for tables the defaults need no tuning.
 
@@ -200,8 +201,8 @@ def train(
     may spend together, fixed when the file is created.  A run that would exceed this budget raises `BudgetExceeded`.
 
     `protocol` is "secagg", "secagg+" or "assisted": in assisted rounds every client sends one message, clients arrive
-    in any order, and `per_round` is the largest number of clients of a round.  `colluders` of all clients may collude
-    with the server: 1 by default; for assisted rounds against a malicious server the number must be given.
+    in any order, and `per_round` is the largest number of clients of a round.  `colluders` is how many of all clients
+    may collude with the server: by default 1.  It must be given for assisted rounds against a malicious server.
 
     Raise `HopelessPlan` before any epsilon is spent if the noise hides nearly everything that could be learnt, unless
     `accept_hopeless` is set, and `NothingTrained` if no round was finished.
@@ -266,7 +267,7 @@ def train(
 
 
 def _dropout_model(dropout: float | DropoutModel) -> DropoutModel:
-    """Return a dropout model; a number is the fraction of a round's clients that leave, each at a random stage."""
+    """Return the dropout model; a number is the fraction of clients that leave a round, each at a random stage."""
     if isinstance(dropout, int | float):
         return Rate(dropout) if dropout else NoDropout()
     return dropout
@@ -332,7 +333,7 @@ def _complete(
     ledger: str | Path | None = None,
     budget: float | None = None,
 ) -> RunResult:
-    """Run all rounds and return the result; show warnings of plan and application; raise if the plan is hopeless."""
+    """Run all rounds, return the result, and show warnings of plan and application; raise if the plan is hopeless."""
     plan, app = job.job.design.plan, job.job.app
     for text in job.job.warnings:
         warnings.warn(text, stacklevel=3)

@@ -17,7 +17,7 @@ from dordis.config.schema import Alerts, Config
 from dordis.errors import InputError
 
 ALERTS = "alerts"
-"""Section of a configuration file with settings of the server's process, which are not part of the run."""
+"""Section of a configuration file with settings of the server's process.  They are not part of the run's settings."""
 
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>[^`]*)`(?: - at `\$\.?(?P<path>[^`]*)`)?")
 _PLACE = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
@@ -47,7 +47,7 @@ def read_config(path: Path | None = None, preset: str | None = None, keys: Seque
 
 
 def resolve_paths(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return settings in which paths of the application's options and of a dropout trace are relative to `folder`."""
+    """Return settings whose relative paths, in the application's options and a dropout trace, start from `folder`."""
     found = merge_settings({"app": {"folder": str(folder)}}, settings)
     trace = found.get("simulation", {}).get("dropout", {})
     if isinstance(trace, dict) and isinstance(trace.get("path"), str):
@@ -165,7 +165,8 @@ def alerts_to_toml(alerts: Alerts) -> str:
 def explain_error(error: str, section: str = "", kind: type | None = None) -> str:
     """Return an error message of msgspec in words that name the wrong key, and the most similar valid key.
 
-    By default the error is about a whole `Config`; with `section` and `kind`, about that section of this type.
+    By default the error is about a whole `Config`; otherwise about the section named `section`, which has the type
+    `kind`.
     """
     unknown = _UNKNOWN.fullmatch(error)
     if unknown is None:
@@ -193,7 +194,7 @@ def section_keys(path: str) -> list[str]:
 
 
 def _describe_choices(path: str, error: str) -> str:
-    """Return the end of an error message: the valid values of the key at a dotted `path`; empty if not a choice."""
+    """Return the end of an error message: the valid values of the key at a dotted `path`; empty if there is no list."""
     if not error.startswith("Invalid"):
         return ""
     kinds: list[Any] = [msgspec.inspect.type_info(Config)]

@@ -36,9 +36,10 @@ class App(Section, frozen=True):
 
 
 class Closing(Section, frozen=True):
-    """When a round of the protocol `assisted` accepts no more contributions.
+    """When a round of the protocol `assisted` closes, which means that it accepts no more contributions.
 
-    n_max is `per_round`, and n_min is n_max less `protocol.tolerance`, or half of n_max if that is not set.
+    A round has n_min to n_max contributions.  n_max is `per_round`; n_min is n_max - `protocol.tolerance`, or by
+    default half of n_max.
     """
 
     clients: Positive | None = None
@@ -70,7 +71,7 @@ class Federation(Section, frozen=True):
     participations: Positive | None = None
     """With `arrival` "open" or `selection` "vrf": participation cap, the largest number of rounds of one client.
 
-    Clients enforce it.  By default it is the average, rounds * per_round / clients, rounded up.
+    Clients enforce the cap.  By default it is the average number of rounds, rounds * per_round / clients, rounded up.
     """
     closing: Closing | msgspec.UnsetType = msgspec.UNSET
     """With the protocol `assisted`, when a round closes; by default at `per_round` contributions or after an hour."""
@@ -86,7 +87,7 @@ class Privacy(Section, frozen=True):
     delta: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
     """Probability with which the bound epsilon may fail; by default min{N^-1.1, 10^-5} for N clients."""
     clip: Above | Quantile = 1.0
-    """Clip bound, the largest norm of an update; or a table that makes the bound follow a quantile of the norms."""
+    """Clip bound, the largest norm of an update; or a TOML table by which the bound follows a quantile of the norms."""
     mechanism: str | None = None
     """Encoding and noise law: `skellam`, `ddgauss` or `package.module:Class`.
 
@@ -97,8 +98,9 @@ class Privacy(Section, frozen=True):
     projection: Positive | Literal["auto", "adaptive", "off"] = "auto"
     """Number of coordinates to which an update is folded (compressed at random) where noise dominates, or a rule.
 
-    `auto`: the least number that adds at most 2 % to the noise, if the application allows folding, as the built-in one
-    does; `adaptive`: fewer still, estimated from the sums of earlier rounds; `off`: updates are not folded.
+    `auto`: the least number that adds at most 2 % to the noise, if the application allows folding (the built-in
+    application does); `adaptive`: a smaller number, estimated from the sums of earlier rounds; `off`: updates are not
+    folded.
     """
     accounting: Literal["cap", "all-rounds", "paper"] = "cap"
     """Rounds that are charged to a client.
@@ -107,7 +109,9 @@ class Privacy(Section, frozen=True):
     the paper's accounting by Renyi divergences.
     """
     headroom: Above = 4.0
-    """Number k of standard deviations of a coordinate of the noisy sum that fit into the ring; 3 in the paper."""
+    """Number k: the integers modulo 2^bits hold k standard deviations of a coordinate of the noisy sum, on either side
+    of 0.  The paper has k = 3.
+    """
     noise: AnyStrategy = XNoise()
     """Noise strategy: how the noise is divided over the clients, and how dropout changes it."""
     unit: Literal["client", "record"] = "client"
@@ -136,8 +140,8 @@ class Protocol(Section, frozen=True):
     """Settings of this protocol only.
 
     Those of `assisted`: `helpers`, their number m or their ids; `faulty`, the number f of helpers that may collude with
-    the server; `abort`: m may be below 3 f + 1, and then a single helper can stop a round; `no_base`: n_min may be
-    below n_max / 2, and then more than f colluding helpers could see an update without noise.
+    the server; `abort`: if true, m may be below 3 f + 1, and then a single helper can stop a round; `no_base`: if true,
+    n_min may be below n_max / 2, and then more than f colluding helpers could see an update without noise.
     """
     threshold: Positive | None = None
     """Threshold t, the number of clients that must answer every stage.
@@ -152,12 +156,13 @@ class Protocol(Section, frozen=True):
     colluders: Count | None = None
     """Number of clients in the whole registry that may collude with the server; by default 1.
 
-    It is required with `federation.arrival = "open"` and a malicious server, which decides which clients it admits.
+    The number must be set with `federation.arrival = "open"` and a malicious server, because that server decides which
+    clients it admits.
 
-    T_C, the largest number of colluders in a round, is derived from it.  If public randomness selects clients (`vrf`,
-    or `balanced` with a beacon), a round has more than T_C colluders with a probability of 2^-40 at most, even if a
-    malicious server chooses the best of 2^64 draws.  Otherwise T_C is the number of all colluders: a malicious server
-    can choose a manifest whose permutation selects all of them for one round.
+    T_C, the largest number of colluders in a round, is derived from this number.  If public randomness selects clients
+    (`vrf`, or `balanced` with a beacon), a round has more than T_C colluders with a probability of 2^-40 at most, even
+    if a malicious server chooses the best of 2^64 draws.  Otherwise T_C is the number of all colluders: a malicious
+    server can choose a manifest whose permutation selects all of them for one round.
     """
 
 
@@ -168,7 +173,7 @@ class Performance(Section, frozen=True):
     """Number of chunks of an update, which are summed in a pipeline; `auto` finds the fastest number during the run."""
 
     threads: Count = 0
-    """Threads of a server that removes masks, or of a simulation with ideal fidelity; 0: one for each core."""
+    """Number of threads of a server that removes masks, or of an ideal simulation; 0: one for each core."""
 
     @property
     def cores(self) -> int:
@@ -193,8 +198,8 @@ class Deadlines(Section, frozen=True):
     quantile: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = 0.95
     """Learned deadlines: `factor` times this quantile of the answer times so far, for each kind of request.
 
-    They are at least `least` and at most `stage` (or `stages`), so they are fixed if `least` equals `stage`.  Deadlines
-    of training and of helpers are not learned.
+    Learned deadlines are at least `least` and at most `stage` (or the entry in `stages`).  So all deadlines are fixed
+    if `least` equals `stage`.  Deadlines of training and of helpers are not learned.
     """
     factor: Annotated[float, msgspec.Meta(ge=1)] = 3.0
     """Factor by which a learned deadline exceeds the quantile of the answer times."""
@@ -219,9 +224,9 @@ class Deployment(Section, frozen=True):
     """Port at which the server listens; 0: any free port."""
     login: Literal["mutual", "challenge"] = "mutual"
     """How clients log in: `mutual`, by their TLS certificate, or `challenge`, by a signature, for servers behind a load
-    balancer that ends TLS."""
+    balancer that terminates TLS."""
     balancers: tuple[str, ...] = ()
-    """PEM files with the certificates of load balancers that end TLS, for `login` "challenge"."""
+    """PEM files with the certificates of load balancers that terminate TLS, for `login` "challenge"."""
     beacon: str = ""
     """File of published randomness; `vrf` and `secagg+` need it, and the permutation of `balanced` may depend on it."""
     train_seconds: Above | None = None
@@ -231,17 +236,18 @@ class Deployment(Section, frozen=True):
     training time on a client's machine.
     """
     trainings: Positive = 10
-    """Largest number of trainings of a client between two counted participations; above `federation.tries`."""
+    """Largest number of trainings of a client between two counted participations; set more than `federation.tries`."""
     wait: Annotated[float, msgspec.Meta(ge=0)] = 60.0
-    """Seconds that the first round waits until all clients are connected; then `protocol.threshold` of them suffice."""
+    """Seconds for which the first round waits for all clients; after that, `protocol.threshold` clients are enough."""
     test: str | msgspec.UnsetType = msgspec.UNSET
-    """File of a public table, which only the server has, on which the built-in application measures its model."""
+    """File of a public table on the server's machine; the built-in application measures its model on this table."""
     poll: Above | msgspec.UnsetType = msgspec.UNSET
-    """With `assisted`: seconds between two requests of a client for a round to contribute to; 30 by default."""
+    """With `assisted`: seconds after which a client asks again for an open round to contribute to; 30 by default."""
     runs_a_day: Positive = 20
     """Largest number of new runs that a client accepts within 24 hours.
 
-    A server could start many runs to find one whose selection puts all its colluders into one round.
+    Without this limit a malicious server could start many runs, and use one that selects all its colluders for one
+    round.
     """
     deadlines: Deadlines = Deadlines()
     """Deadlines of the clients' answers."""
@@ -263,7 +269,7 @@ class RunConfig(Section, frozen=True):
 
 
 class Alerts(Section, frozen=True):
-    """The operator's alerts.  Not a part of `Config`: no manifest, audit archive or client of a run gets them."""
+    """The operator's alerts.  `Config` does not have them, so no manifest, audit archive or message to clients does."""
 
     command: str = ""
     """A program and its arguments, run as `COMMAND KIND RUN TEXT` when a deployed run needs attention; empty: none."""
@@ -273,7 +279,7 @@ class Simulation(Section, frozen=True):
     """The simulation of clients: `seed` fixes data, selection and dropout; secrets come from the operating system."""
 
     fidelity: Literal["full", "ideal"] = "full"
-    """`full` sends every message of the protocol; `ideal` computes the protocol's result, with the same noise law."""
+    """`full` sends every message of the protocol; `ideal` only computes its result, with equally distributed noise."""
     seed: Count = 0
     """Seed from which data, initial model, selection and dropout are drawn."""
     dropout: DropoutModel = Rate(0.2)
