@@ -23,10 +23,12 @@ def run_examples(monkeypatch):
     return module
 
 
+@pytest.mark.slow
 def test_the_examples_run_from_top_to_bottom(monkeypatch):
     assert run_examples(monkeypatch)
 
 
+@pytest.mark.slow
 def test_the_clinic_reads_its_own_file_and_its_server_survives_a_restart(monkeypatch, tmp_path):
     page = run_examples(monkeypatch)
     path = tmp_path / "heights.csv"

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import dordis
 from dordis.cli import MOVED, SECTIONS, app, build_group, main
 from dordis.cli.output import EXIT_CODES
+from tests.case_samples import sample_cases
 from tests.cli import in_process
 from tests.paused_processes import HANG
 
@@ -139,7 +140,7 @@ def run_without_reader(output: int, *arguments: str, **variables: str) -> tuple[
     return ended.returncode, ended.stderr
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("unbuffered", sample_cases(["", "1"], one_in=2))
 @pytest.mark.parametrize("printer", PRINTERS)
 def test_a_reader_that_is_gone_ends_a_command_in_silence(printer: str, unbuffered: str) -> None:
     reader, writer = os.pipe()
@@ -151,7 +152,7 @@ def test_a_reader_that_is_gone_ends_a_command_in_silence(printer: str, unbuffere
     assert ended == (130, "")
 
 
-@pytest.mark.parametrize("printer", PRINTERS)
+@pytest.mark.parametrize("printer", sample_cases([*PRINTERS], one_in=2))
 def test_output_without_room_is_one_line(printer: str) -> None:
     with open("/dev/full", "wb") as full:
         ended = run_without_reader(full.fileno(), *PRINTERS[printer])

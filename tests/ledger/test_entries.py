@@ -39,6 +39,7 @@ def test_rounds_are_found_as_they_were_charged():
         rounds[3]
 
 
+@pytest.mark.slow
 def test_a_completed_round_takes_little_memory():
     account = Account(RUN, Budget(None, DELTA))
 

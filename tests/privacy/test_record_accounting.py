@@ -152,6 +152,7 @@ def delta_by_contour(stated: float, p: float, z: float, events: int, clients: in
     return float(max(found))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [1, 2, 3])
 def test_a_contour_integral_says_the_same(clients: int) -> None:
     """A second method: 13.8 and 23.1 for a person at two and three clients, where the specification has 14.0, 23.7."""
@@ -188,6 +189,7 @@ def test_plans_fixed_beforehand_are_composed_together() -> None:
     assert epsilon_of_plans((plan, client_level), 1e-5) > epsilon(plan, 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [3.5, 8.0, 30.0])
 def test_renyi_divergence_agrees_with_quadrature(order: float) -> None:
     p, z = 0.05, 1.06

@@ -23,6 +23,7 @@ from dordis.report.live import LiveRun
 from dordis.report.live_server import LivePage, render_metrics
 from dordis.rounds.watch import StageBegan
 from dordis.simulation.run import prepare
+from tests.case_samples import sample_cases
 from tests.network.conftest import processes as processes
 from tests.network.deployed_commands import wait_until
 from tests.network.deployed_run import DeployedRun
@@ -243,7 +244,7 @@ def test_machines_ask_for_health_readiness_and_metrics(run):
 
 
 @pytest.mark.parametrize("moment", ["with the request", "when it is handled", "after the answer"])
-@pytest.mark.parametrize("path", ["healthz", "live.js", *PRIVATE_PATHS])
+@pytest.mark.parametrize("path", sample_cases(["healthz", "live.js", *PRIVATE_PATHS], one_in=3))
 def test_a_reader_whose_connection_is_cut_leaves_no_traceback_and_no_place_taken(
     served, path, moment, caplog, monkeypatch
 ):

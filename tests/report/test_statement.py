@@ -13,6 +13,7 @@ from dordis.records.manifest import DEPLOYED
 from dordis.report.facts import Level, RunFacts, find_alerts, read_facts
 from dordis.report.statement import Statement, write_statement
 from dordis.runs.retry import TRIES
+from tests.case_samples import sample_cases
 from tests.report.runs import PER_ROUND, STRATEGIES, Kind, make
 
 PROVING = [noise for noise in STRATEGIES if noise not in ("none", "rebasing")]
@@ -152,7 +153,7 @@ def test_shared_noise_without_secure_aggregation_proves_nothing_against_the_serv
     assert "not against the server" in write_statement(facts_of(path)).headline
 
 
-@pytest.mark.parametrize("noise", STRATEGIES)
+@pytest.mark.parametrize("noise", sample_cases([*STRATEGIES], one_in=4))
 def test_a_run_in_plaintext_protects_nobody_whatever_the_noise(tmp_path: Path, noise: str) -> None:
     path = make(tmp_path, protocol="plaintext", noise=noise)
     said = "protects nobody: the server sees every update"
@@ -217,7 +218,7 @@ def test_more_participations_than_planned_are_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stopped", ["rounds", "budget", "failed", "interrupted", None])
-@pytest.mark.parametrize("rounds", [20, 19])
+@pytest.mark.parametrize("rounds", sample_cases([20, 19], one_in=2))
 def test_a_run_that_did_not_finish_states_its_budget_whatever_its_result_says(
     tmp_path: Path, stopped: str | None, rounds: int
 ) -> None:

@@ -63,6 +63,7 @@ def test_a_fitted_claim_never_counts_and_a_missed_one_says_why():
     assert Claim("gain", "2", "1", False, "of links").verdict == "NO: differs, because of links"
 
 
+@pytest.mark.slow
 def test_under_the_paper_s_mix_the_planner_chooses_the_numbers_of_chunks_that_the_paper_used(paper):
     groups = group_by(paper, "model", "clients").values()
     assert [Counter(time.chunks for time in group).most_common(1)[0][0] for group in groups] == [2, 11, 3, 5]

@@ -33,6 +33,7 @@ from dordis.rounds.app import AppForm, RoundInfo
 from dordis.rounds.invitation import LARGEST_MODEL, Accepted, PieceReceived, Ready, SendModel, Train, check_terms_kept
 from dordis.rounds.model import ModelBytes
 from dordis.rounds.user_code import ZeroOnFailure
+from tests.case_samples import sample_cases
 from tests.rounds.parties import (
     DIM,
     IDS,
@@ -651,7 +652,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("begun", sample_cases([False, True], one_in=2))
 def test_nothing_of_the_data_is_left_however_the_round_ends(end, begun):
     member, tracing, update = traced(*TRAINED, *([Begin(P)] if begun else []))
     with contextlib.suppress(DordisError):

@@ -19,6 +19,7 @@ def fuzzed(count):
     return came
 
 
+@pytest.mark.slow
 def test_a_client_under_a_limit_of_memory_answers_or_refuses():
     came = fuzzed(1000)
     assert came["refused"] > 100

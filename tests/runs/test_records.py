@@ -43,6 +43,7 @@ from dordis.rounds.invitation import Terms, check_terms_kept
 from dordis.rounds.records import Places, RecordClient
 from dordis.runs.parties import policy_for
 from dordis.runs.plan import RoundPlan
+from tests.case_samples import sample_cases
 from tests.cli.in_process import dordis as run_command
 from tests.privacy.clipping_bits import aggregate_below
 
@@ -116,7 +117,7 @@ def settings(folder: Path, client: type = Zeros, dim: int = 2048, **sections: An
 
 
 @pytest.mark.parametrize("fidelity", ["ideal", "full"])
-@pytest.mark.parametrize("protocol", ["secagg", "secagg+"])
+@pytest.mark.parametrize("protocol", sample_cases(["secagg", "secagg+"], one_in=2))
 def test_a_run_states_the_epsilon_of_its_plan(tmp_path: Path, fidelity: str, protocol: str) -> None:
     use = {"use": protocol} if protocol == "secagg" else {"use": protocol, "mode": "semi-honest"}
     result = dordis.run(settings(tmp_path, dim=64, simulation={"fidelity": fidelity}, protocol=use))
@@ -386,6 +387,7 @@ def test_rounds_of_clients_and_of_records_are_added_up(tmp_path: Path) -> None:
     assert both > budget.epsilon_spent(RoundCost(0.0, 0.0), (plan,)) > 5.9
 
 
+@pytest.mark.slow
 def test_every_try_draws_a_fresh_sample(tmp_path: Path) -> None:
     seen: list[tuple[int, ...]] = []
 
@@ -400,6 +402,7 @@ def test_every_try_draws_a_fresh_sample(tmp_path: Path) -> None:
     assert len(set(samples)) > len(samples) / 3  # slices of the tests of independence repeat, samples do not
 
 
+@pytest.mark.slow
 def test_the_journal_keeps_the_encoded_vector_and_never_the_sum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -425,6 +428,7 @@ def test_the_statement_is_about_records_and_claims_nothing_for_clients(tmp_path:
     assert "All 6 events that were planned" in text
 
 
+@pytest.mark.slow
 def test_the_planner_shows_kappa_and_a_person_at_two_clients() -> None:
     command = ["plan", "noise", "--unit", "record", "--clients", "10", "--per-round", "10", "--rounds", "400"]
     command += ["--dim", "10000", "--epsilon", "6", "--sampling", "0.05"]
@@ -492,6 +496,7 @@ def test_a_record_column_needs_a_table_and_records_as_the_unit(tmp_path: Path) -
         dordis.train("softmax", clients, epsilon=3, unit="record", records=4, record="patient", output=tmp_path)
 
 
+@pytest.mark.slow
 def test_the_preset_of_hospitals_protects_patients(tmp_path: Path) -> None:
     config = {"output": str(tmp_path), "federation": {"rounds": 8}, "simulation": {"fidelity": "ideal"}}
     result = dordis.run(dordis.library.reading.merge_settings(preset("hospitals"), config))

@@ -269,9 +269,9 @@ class Account:
         if self.budget.records is not None:
             return self.epsilon_of_records() if self.clients() else 0.0
         left = self.budget.delta - float(self.failure() + (more.failure if more else 0))
-        costs = Counter([] if more is None else [more.cost])
-        paid = [frozenset((self.costs(u) + costs).items()) for u in self.clients() or (-1,)]
-        return max((self.compose(one, left) if one else 0.0) for one in set(paid))
+        own = {self._own_costs(u) for u in self.clients() or (_EVERYBODY,)}
+        paid = {self._with_runs(one, [] if more is None else [more.cost]) for one in own}
+        return max((self.compose(one, left) if one else 0.0) for one in paid)
 
     @property
     def completed(self) -> int:
@@ -325,22 +325,28 @@ class Account:
 
     def costs(self, client: int, more: Charge | None = None) -> Counter[ReleaseCost]:
         """Return the costs that a client has paid, after the round `more` if given."""
-        runs = Counter(charge.cost for charge in self.runs.values())
-        payer = _EVERYBODY if self.budget.paper else client
-        return self._spent.get(payer, Counter()) + Counter(more.reserved_costs if more else ()) + runs
+        return Counter(dict(self._paid(client, more)))
 
     def _paid(self, client: int, more: Charge | None = None) -> PaidCosts:
         """Return the costs of a client as a hashable value, so that equal costs of many clients are composed once."""
-        if more is not None or self.runs:
-            return frozenset(self.costs(client, more).items())
+        return self._with_runs(self._own_costs(client), more.reserved_costs if more else ())
+
+    def _own_costs(self, client: int) -> PaidCosts:
+        """Return the costs of the rounds of this run and its predecessors that a client has paid for."""
         payer = _EVERYBODY if self.budget.paper else client
         return frozenset(item for item in self._spent.get(payer, {}).items() if item[1])
 
+    def _with_runs(self, own: PaidCosts, more: Iterable[ReleaseCost]) -> PaidCosts:
+        """Return a client's costs of rounds together with the costs of whole runs over the same data and `more`."""
+        added = Counter([*more, *(charge.cost for charge in self.runs.values())])
+        return frozenset((Counter(dict(own)) + added).items()) if added else own
+
     def worst_client(self, clients: Iterable[int], more: Charge | None = None) -> int | None:
         """Return the client with the largest spending, after the round `more` if given; None if `clients` is empty."""
-        paid = {u: self._paid(u, more) for u in clients}
-        totals = {one: _compose(one) for one in set(paid.values())}
-        costs = {u: totals[paid[u]] for u in paid}
+        own = {u: self._own_costs(u) for u in clients}
+        added = more.reserved_costs if more else ()
+        totals = {one: _compose(self._with_runs(one, added)) for one in set(own.values())}
+        costs = {u: totals[own[u]] for u in own}
         if math.inf in costs.values():
             costs = {u: self.epsilon(u, more) for u in costs}
         return max(costs, key=lambda u: costs[u], default=None)
