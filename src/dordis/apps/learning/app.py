@@ -1,4 +1,4 @@
-"""Federated learning: clients train locally, the server steps along the private mean of their updates."""
+"""Federated learning: clients train locally, and the server moves the model along the private mean of their updates."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,10 @@ from dordis.rounds.model import Numbers
 
 
 class Server(AppServer):
-    """Hold the parameters, step along the mean update, and evaluate the parameters' moving average on test data."""
+    """The server of federated learning: it moves the parameters along the mean update of each round.
+
+    It evaluates a moving average of the parameters on test data.
+    """
 
     folds: ClassVar[bool] = True
     evaluates_beside: ClassVar[bool] = True
@@ -69,7 +72,7 @@ class Server(AppServer):
 
     @property
     def unit(self) -> str:
-        """Return the description of the privacy unit."""
+        """Return a text that says what one client, the unit of privacy, is."""
         return self._unit
 
     @property
@@ -158,7 +161,10 @@ def weighted_mean(aggregate: Aggregate, weights: SampleWeights | None) -> Floats
 
 
 class Client(AppClient):
-    """Train on the client's samples, starting from the model of the round; `seed` and round fix the samples' order."""
+    """A client that trains on its samples, starting from the model of the round.
+
+    The order of the samples follows from `seed` and the index of the round.
+    """
 
     def __init__(self, model: Model, samples: Samples, classes: int, settings: Settings, seed: tuple[int, ...]) -> None:
         self._model, self._samples, self._classes = model, samples, classes
@@ -190,18 +196,21 @@ class Client(AppClient):
         return self.described or {"rows": f"{len(self._samples[1]):,} used"}
 
     def work(self, round: RoundInfo) -> Work:
-        """Return the samples and the seed of this client's training in a round."""
+        """Return the samples with which this client trains in a round, and the seed of their order."""
         return Work(self._samples, self._classes, (*self._seed, round.index))
 
     def expect(self, round: RoundInfo, peers: Sequence[AppClient]) -> None:
-        """Prepare to train in one pass with all peers that share this client's model."""
+        """Prepare to train in one pass with all `peers` that use the same model object as this client."""
         alike = [peer for peer in peers if isinstance(peer, Client) and peer._model is self._model]
         cohort = Cohort(round, alike, self._settings)
         for peer in alike:
             peer._cohort = cohort
 
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
-        """Return the update: parameters after training minus those before, times the client's sample weight."""
+        """Return the update: the parameters after training minus the parameters before.
+
+        With `weights` in the settings, the update is clipped and multiplied by the client's sample weight.
+        """
         if model.shape != (self._model.dim,):
             raise InputError(f"the round's model has {model.size} parameters, this client's {self._model.dim}")
         update = self._cohort.update(self, round, model) if self._cohort is not None else None
@@ -217,7 +226,9 @@ class Client(AppClient):
         return not self._settings.optimiser.has_memory
 
     def next_model(self, round: RoundInfo, model: Numbers, aggregate: Aggregate) -> Floats | None:
-        """Return the model after the server's step; None if the server's optimiser has memory."""
+        """Return the model after the server's step; None if the server's optimiser has memory, or if the length of the
+        sum is not the length of the model.
+        """
         if not self.follows or model.size != aggregate.total.size:
             return None
         mean = weighted_mean(aggregate, self._settings.weights)
@@ -225,7 +236,7 @@ class Client(AppClient):
 
 
 class Cohort:
-    """Clients of one process in the same round, trained in one pass when the first of them is asked for its update."""
+    """Clients of one process in the same round: all train in one pass when the first one is asked for its update."""
 
     def __init__(self, round: RoundInfo, clients: Sequence[Client], settings: Settings) -> None:
         self._index, self._clients, self._settings = round.index, clients, settings
@@ -233,7 +244,7 @@ class Cohort:
         self._updates: dict[int, Floats] = {}
 
     def update(self, client: Client, round: RoundInfo, start: Numbers) -> Floats | None:
-        """Return the update of a client, at most once; None if the clients did not train in one pass."""
+        """Return the update of a client, once; None in later calls, or if the clients did not train in one pass."""
         if round.index != self._index:
             return None
         if self._start is None:
@@ -258,11 +269,11 @@ def record_learner(common: LearningTask, place: int) -> RecordLearner:
 RISES = 2
 """Number of rounds in a row with a rising loss that causes a warning."""
 MARGIN = 1.1
-"""A rising loss causes a warning only above this factor times the first loss: noise moves a small loss up and down."""
+"""A rising loss causes a warning only above this factor times the first loss: noise can make a small loss rise."""
 PATIENCE = 3
 """Number of rounds after which a model that is no better than a constant causes a warning."""
 USEFUL_AUC = 0.6
-"""A model with a larger AUC is useful even if its accuracy is below the share of a frequent class."""
+"""A model with a larger AUC causes no warning, even if its accuracy is below the share of the most frequent class."""
 
 
 class Progress:
@@ -306,7 +317,9 @@ class Progress:
 
 
 def worse_than_constant(metrics: dict[str, float], y: Labels) -> str:
-    """Return the reason why a model is no better than a constant prediction; empty if it is better."""
+    """Return why a model is no better than a constant prediction; an empty text if it is better, or if the metrics do
+    not say.
+    """
     if "r2" in metrics:
         return f"R^2 is {metrics['r2']:.2g}" if metrics["r2"] <= 0 else ""
     accuracy, known = metrics.get("accuracy"), np.ndim(y) == 1 and np.asarray(y).dtype.kind in "iu"

@@ -1,7 +1,8 @@
-"""Learning on features centred by a private mean, which the first round releases.
+"""Learning on centred features: the first round releases the centre, a private mean, and later rounds train.
 
-Use it for features without a public mean.  The first round, charged like any other, releases the mean of the rows'
-directions: every row is scaled to norm 1, so that no bound on the features is needed.
+Use this application for features without a public mean.  The first round, which is charged like any other round,
+releases the mean of the directions of the rows: every row is scaled to norm 1, so that no bound on the features is
+needed.
 """
 
 import math
@@ -25,7 +26,7 @@ FILE = "centre.npy"
 
 
 class CentredServer(Server):
-    """Estimate the centre of the features in the first round, then train like `Server` on centred features."""
+    """A server that estimates the centre of the features in the first round, and then works like `Server`."""
 
     folds: ClassVar[bool] = False
     _features = 0
@@ -40,12 +41,12 @@ class CentredServer(Server):
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """Return the lengths of updates: of the centre in the first round, of the parameters in later rounds."""
+        """Return the two lengths of updates: the number of features (first round), and of parameters (later rounds)."""
         return self._features, self._parameters.size
 
     @property
     def dim(self) -> int:
-        """Return the length of the next update."""
+        """Return the length of an update in the next round."""
         return self.dims[0 if self._centre is None else 1]
 
     @property
@@ -58,7 +59,7 @@ class CentredServer(Server):
         return np.zeros(0) if self._centre is None else np.concatenate([super().model(), self._centre])
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
-        """Store the centre after the first round; after later rounds step like `Server`."""
+        """After the first round store the centre; after later rounds move the parameters like `Server`."""
         if self._centre is not None:
             return super().use_output(round, aggregate)
         deviation = round.deviation / min(aggregate.survivors) / round.clip
@@ -66,7 +67,7 @@ class CentredServer(Server):
         return None
 
     def evaluate(self) -> dict[str, float]:
-        """Return the metrics on centred test data."""
+        """Return the metrics on centred test data; before the centre is known, on test data without centring."""
         if self._test is None or self._centre is None:
             return super().evaluate()
         return self._model.evaluate(self.average_parameters(), *subtract_centre(self._test, self._centre))
@@ -89,22 +90,25 @@ class CentredServer(Server):
 
 
 class CentredClient(Client):
-    """Give the mean direction of the client's rows in the first round, then train on centred features."""
+    """A client whose first update is the mean direction of its rows, and which later trains on centred features."""
 
     _centre: Floats | None = None
 
     def expect(self, round: RoundInfo, peers: Sequence[AppClient]) -> None:
-        """Do nothing: clients do not train in one pass here, because the centre comes with the model."""
+        """Do nothing: these clients train one by one, because each learns the centre only with the model of a round."""
 
     def work(self, round: RoundInfo) -> Work:
-        """Return the centred samples of a round's training."""
+        """Return the samples with which this client trains in a round, centred if the centre is known."""
         work = super().work(round)
         return (
             work if self._centre is None else Work(subtract_centre(work.samples, self._centre), work.classes, work.seed)
         )
 
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
-        """Return the mean direction of the client's rows in the first round, when the model is empty, then updates."""
+        """Return the mean direction of the client's rows if the model is empty (first round), or else a model update.
+
+        Raise InputError if the number of features in the model differs from the number in the client's samples.
+        """
         if not model.size:
             mean: Floats = directions(self._samples[0])[0].mean(axis=0)
             return mean * (round.clip if math.isfinite(round.clip) else 1.0)
@@ -114,7 +118,9 @@ class CentredClient(Client):
         return super().prepare_data(round, parameters)
 
     def next_model(self, round: RoundInfo, model: Numbers, aggregate: Aggregate) -> Floats | None:
-        """Return the model after the server's step; None in the first round, whose result only the server computes."""
+        """Return the model after the server's step; None after the first round, because only the server knows the
+        noise by which the centre is shrunk.
+        """
         if not model.size:
             return None
         parameters, centre = np.split(np.asarray(model, np.float64), [self._model.dim])
@@ -123,7 +129,9 @@ class CentredClient(Client):
 
 
 def shrink_mean(mean: Floats, deviation: float) -> Floats:
-    """Return a noisy mean shrunk towards zero by the expected share of noise in its squared norm.
+    """Return a noisy mean, shrunk towards zero by the share that noise is expected to have in its squared norm.
+
+    `deviation` is the standard deviation of the noise in each coordinate.
 
     >>> shrink_mean(np.array([3.0, 4.0]), 2.5).tolist()
     [1.5, 2.0]

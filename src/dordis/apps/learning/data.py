@@ -27,12 +27,12 @@ Target = Literal["classification", "regression", "next-token"]
 _SCORES = {"classification": "classes", "regression": "number", "next-token": "tokens"}
 
 IGNORED = -100
-"""Target of positions without a token to predict; torch's losses ignore it by default."""
+"""The target at positions without a token to predict; torch's losses ignore positions with this target by default."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Noun for one client of the data, such as "hospital", and the source of clients' names, "the column hospital"."""
+    """The noun for a client, such as "hospital", and where clients' names are from, such as "the column hospital"."""
 
     name: str = "key"
     origin: str = "the array keys"
@@ -50,11 +50,11 @@ class Unit:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training inputs, as stored rows (n, features), with their targets; and the same for testing, if there are any.
+    """Training inputs, stored as rows (n, features), with their targets; and test inputs and targets, if there are any.
 
-    `keys` names the owner of each training input, such as its writer, if it is known; the data of one key are the unit
-    of privacy, unless the configuration says otherwise.  `test_keys` names the owners of the test inputs.  `shape` is
-    the shape of one input before it became a row.  Inputs are divided by `scale` when they are used.
+    `keys` has the owner of each training input, such as its writer, if the owners are known.  All data of one key are
+    the unit of privacy, unless the configuration says otherwise.  `test_keys` has the owners of the test inputs.
+    `shape` is the shape of one input before it became a row.  Inputs are divided by `scale` when they are used.
     """
 
     x_train: Values = field(repr=False)
@@ -64,7 +64,7 @@ class Dataset:
     keys: Values | None = field(default=None, repr=False)
     shape: tuple[int, ...] = ()
     outputs: int = 0
-    """Number of classes, tokens or numbers to predict; 0 means the largest training label plus one, or one number."""
+    """Number of classes, tokens or numbers to predict; 0 is the largest training label plus 1 (regression: 1)."""
     scale: float = 1.0
     target: Target = "classification"
     tokens: int = 0
@@ -102,12 +102,12 @@ class Dataset:
         return keys, number.reshape(-1), counts
 
     def train(self, rows: Any = slice(None)) -> Samples:
-        """Return inputs and targets to train on, ready for a model."""
+        """Return training inputs and targets as a model takes them; `rows` selects some."""
         return self.as_inputs(self.x_train[rows]), self.y_train[rows]
 
     @property
     def test(self) -> Samples | None:
-        """Return inputs and targets to test with, ready for a model."""
+        """Return test inputs and targets as a model takes them; None if there are none."""
         return None if self.x_test is None or self.y_test is None else (self.as_inputs(self.x_test), self.y_test)
 
     def as_inputs(self, x: Values) -> Values:
@@ -154,7 +154,7 @@ def check_dataset(data: Dataset) -> Dataset:
 
 
 def check_classes(data: Dataset) -> None:
-    """Raise if a label is not below the number of classes."""
+    """Raise InputError if a label is not below the number of classes."""
     largest, size = int(data.y_train.max()), data.y_train.size
     if not data.outputs and largest >= size:  # more classes than samples are a mistake
         raise InputError(f"y_train has labels up to {largest} and only {size} inputs: labels must be 0, 1, 2, ..")
@@ -190,7 +190,7 @@ def check_labels(name: str, y: Values, inputs: int) -> Labels:
 
 
 def check_targets(name: str, y: Values, inputs: int, target: Target) -> Labels:
-    """Return targets as an array; raise if they do not fit the kind of target or the number of inputs."""
+    """Return targets as an array; raise InputError if they do not fit `target` or the number of inputs."""
     if target == "classification":
         return check_labels(name, y, inputs)
     if y.ndim not in (1, 2) or len(y) != inputs or y.dtype.kind not in "fiu" or not np.isfinite(y).all():
@@ -203,7 +203,7 @@ Generator = np.random.Generator
 
 
 class Iid(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="iid"):
-    """Divide the samples at random; the sizes of any two clients differ by at most one."""
+    """Divide the samples at random; the numbers of samples of any two clients differ by at most one."""
 
     def split(self, data: Dataset, clients: int, rng: Generator) -> list[Indices]:
         """Return the indices of each client's samples."""
@@ -211,7 +211,7 @@ class Iid(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="ki
         return np.array_split(rng.permutation(len(data.y_train)), clients)
 
     def describe_unit(self, data: Dataset, clients: int) -> str:
-        """Return the description of the privacy unit."""
+        """Return a text that says what one client, the unit of privacy, is."""
         return describe_parts(data, clients)
 
 
@@ -245,12 +245,12 @@ class Lda(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="ki
         return _by_owner(owner, clients)
 
     def describe_unit(self, data: Dataset, clients: int) -> str:
-        """Return the description of the privacy unit."""
+        """Return a text that says what one client, the unit of privacy, is."""
         return describe_parts(data, clients)
 
 
 class Natural(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="natural"):
-    """Each user in the data, a writer or speaker, is one client; with `some`, further users may be left out."""
+    """Each user in the data, such as a writer, is one client; with `some`, there may be more users than clients."""
 
     some: bool = False
 
@@ -261,12 +261,12 @@ class Natural(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
         return _group_keys(data, clients, 1, rng if keys.size > clients else None)
 
     def describe_unit(self, data: Dataset, clients: int) -> str:
-        """Return the description of the privacy unit."""
+        """Return a text that says what one client, the unit of privacy, is."""
         return describe_groups(data, clients, 1)
 
 
 class Merge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="merge"):
-    """A client has the data of `keys` keys, as in the paper (three writers); with `some`, other keys take no part."""
+    """Each client has the data of `keys` keys (in the paper of three writers); with `some`, keys may be left out."""
 
     keys: int = 3
     some: bool = False
@@ -281,7 +281,7 @@ class Merge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
         return _group_keys(data, clients, self.keys, rng)
 
     def describe_unit(self, data: Dataset, clients: int) -> str:
-        """Return the description of the privacy unit."""
+        """Return a text that says what one client, the unit of privacy, is."""
         return describe_groups(data, clients, self.keys)
 
 
@@ -289,17 +289,17 @@ Partition = Iid | Lda | Natural | Merge
 
 
 def default_partition(data: Dataset) -> Partition:
-    """Return the default partition: by key, or else by mixes of labels, or at random for regression."""
+    """Return the default partition: by key; without keys, by mixes of labels for classification, else at random."""
     if data.keys is not None:
         return Natural()
     return Lda() if data.target == "classification" else Iid()
 
 
 def remove_clients(data: Dataset, parts: list[Indices]) -> tuple[Dataset, str]:
-    """Remove clients' inputs from the test data if other inputs remain; return the data set and a description of the
-    test data.
+    """Remove clients' inputs from the test data, if other inputs remain.
 
-    Test data that do not name their users stay as they are: the caller declares them public.
+    Return the data set, and a text that describes its test data.  Test data without `test_keys` do not name their
+    users; such data stay as they are, because the caller declares them public.
     """
     if data.keys is None or data.test_keys is None or data.x_test is None or data.y_test is None:
         return data, ""
@@ -309,10 +309,10 @@ def remove_clients(data: Dataset, parts: list[Indices]) -> tuple[Dataset, str]:
 
 
 def select_test_inputs(keys: Values, clients: Values, unit: Unit) -> tuple[npt.NDArray[np.bool_], str]:
-    """Return a mask of the test inputs to use, and a description; inputs of clients are used only if there are no
-    others.
+    """Return a mask of the test inputs to use, and a text that describes them.
 
-    Metrics are published without noise.  Measured on inputs of clients, they are outside the guarantee.
+    Inputs of clients are used only if there are no other test inputs.  Metrics are published without noise, so metrics
+    that are measured on inputs of clients are outside the guarantee.
     """
     public = ~np.isin(keys, clients)
     if not public.any():
@@ -383,9 +383,9 @@ def _even_out(owner: Indices, clients: int, least: int, rng: Generator) -> None:
 
 
 def _group_keys(data: Dataset, clients: int, each: int, rng: Generator | None) -> list[Indices]:
-    """Return the indices of each client's samples, if a client has `each` keys; the remaining keys have no client.
+    """Give each client `each` keys, in order or, with an `rng`, at random; the remaining keys get no client.
 
-    Keys are taken in order, or at random if there is an `rng`.
+    Return the indices of each client's samples.
     """
     keys, number, _ = data.key_counts
     order = np.arange(keys.size) if rng is None else rng.permutation(keys.size)

@@ -1,14 +1,14 @@
-"""Public features of inputs: maps by name, and the scattering transform of images.
+"""Public features of inputs: feature maps by name, and the scattering transform of images.
 
-A feature map is applied to inputs before training at no cost in privacy: it is a fixed function of one input, which may
-use synthetic images, and does not depend on clients' data.  `scattering` is for images.  A map of your own is named
+A feature map is a fixed function of one input, applied before training.  It costs no privacy: it may be fitted to
+synthetic images, but never to the data of clients.  The map `scattering` is for images.  A map of your own is named
 `package.module:function`; it takes inputs in their original shape.
 
 The scattering transform takes moduli of Morlet wavelets (Bruna and Mallat, 2013).  With two scales and eight angles an
-image of 28 x 28 gives 81 maps of 7 x 7.  Filters, padding and order of the maps are those of the package kymatio: tests
-compare them.  For features the maps are pooled, compressed by a square root, and scaled to norm 1 separately for each
-order.  The result is centred and whitened by the statistics of synthetic images, which this module draws, and scaled to
-the norm `LENGTH`.
+image of 28 x 28 gives 81 maps of 7 x 7.  The filters, the padding and the order of the maps are the same as in the
+package kymatio, and tests compare the results.  To make features, the maps are pooled, compressed by a square root, and
+scaled to norm 1 separately for each order.  The result is centred and whitened by the statistics of synthetic images,
+which this module draws, and scaled to the norm `LENGTH`.
 """
 
 import hashlib
@@ -31,18 +31,23 @@ from dordis.errors import InputError
 from dordis.loading import load_object
 
 FeatureMap = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
-"""Maps inputs (count, ...) to rows of features (count, features)."""
+"""A function from inputs, of the shape (count, ..), to rows of features, of the shape (count, features)."""
 
 MAPS = {"scattering": "dordis.apps.learning.features:scatter_images"}
 """Built-in feature maps, as `package.module:function`."""
 VERSION = b"dordis features 1"
-"""Part of the names of cached files; change it when a map computes other features, so that old files are not used."""
+"""Hashed into the names of cached files; change it when a built-in map computes other features, so that old files are
+not used.
+"""
 WORTH_KEEPING = 5000
 """Least number of inputs whose features are cached."""
 
 
 def with_features(data: Dataset, name: str, folder: Path) -> Dataset:
-    """Return the data set with the features `name` in place of inputs; for many inputs they are cached in `folder`."""
+    """Return the data set with inputs replaced by their features under the map `name`.
+
+    Features of `WORTH_KEEPING` or more inputs are cached in `folder`.
+    """
     if data.tokens:
         raise InputError("feature maps take numbers, but these inputs are tokens: leave features out")
     train = _cached_features(data, data.x_train, name, folder)
@@ -91,7 +96,7 @@ Filters = npt.NDArray[np.float32]
 
 SCALES, ANGLES = 2, 8
 STEP: int = 2**SCALES
-"""Pixels between the points of a map."""
+"""Distance, in pixels of the image, between neighbouring points of a map."""
 _WIDTH, _FREQUENCY = 0.8, 0.75 * np.pi  # finest wavelet: envelope in pixels, radians a pixel
 _WRAPS = range(-2, 3)  # copies of an envelope that reach into the period
 _SLICE = 4  # images whose moduli fit the cache
@@ -100,7 +105,7 @@ _PI = 3.1415  # kymatio uses pi with these digits
 
 @dataclass(frozen=True)
 class Scattering:
-    """The scattering transform of images of `size` x `size` pixels, up to the `order` 1 or 2."""
+    """The scattering transform of images of `size` x `size` pixels; `order` is the highest order, 1 or 2."""
 
     size: int
     order: int = 2
@@ -111,7 +116,7 @@ class Scattering:
 
     @property
     def orders(self) -> tuple[int, ...]:
-        """Return the number of maps of order 0, 1 and, if computed, 2."""
+        """Return the numbers of maps of the orders 0, 1 and, if it is computed, 2."""
         first, second = SCALES * ANGLES, ANGLES * ANGLES * SCALES * (SCALES - 1) // 2
         return (1, first, second)[: self.order + 1]
 
@@ -177,9 +182,9 @@ class Scattering:
 
 
 def _average(spectrum: npt.NDArray[np.float64], coarser: int, points: int) -> npt.NDArray[np.complex64]:
-    """Return the matrix that averages one dimension of a period, at a resolution `coarser` times lower.
+    """Return the matrix that averages one dimension of the moduli, at a resolution `coarser` times lower.
 
-    It keeps `points` points of the period, without the first and the last.
+    The period of a padded image is divided into `points` points; the matrix returns all but the first and the last.
     """
     whole = len(spectrum)
     kept = spectrum.copy()
@@ -192,13 +197,15 @@ def _average(spectrum: npt.NDArray[np.float64], coarser: int, points: int) -> np
 
 
 def _morlet(period: int, width: float, angle: float, frequency: float) -> Filters:
-    """Return the spectrum of a Morlet wavelet: a wave under an envelope, minus a multiple of the envelope: mean 0."""
+    """Return the spectrum of a Morlet wavelet: a wave under an envelope, minus the multiple of the envelope that makes
+    the mean 0.
+    """
     wave, envelope = _gabor(period, width, angle, frequency), _gabor(period, width, angle, 0.0)
     return np.asarray(np.real(fft.fft2(wave - wave.sum() / envelope.sum() * envelope)), np.float32)
 
 
 def _gabor(period: int, width: float, angle: float, frequency: float) -> npt.NDArray[np.complex128]:
-    """Return a wave under an elongated Gaussian envelope, wrapped around the period."""
+    """Return a wave under an elongated Gaussian envelope, on an image that repeats with the period."""
     slant = 4.0 / ANGLES
     wrapped = np.zeros((period, period), np.complex128)
     for down in _WRAPS:
@@ -221,7 +228,7 @@ def _halve(spectrum: npt.NDArray[np.complex64]) -> npt.NDArray[np.complex64]:
 Features = npt.NDArray[np.float32]
 
 DRAWN = 4000
-"""Number of synthetic images that are drawn for the statistics of the whitening."""
+"""Number of synthetic images from which centre and matrix of the whitening are computed."""
 LENGTH = 5.0
 """Norm of the features of an image."""
 _SEED = 1
@@ -230,14 +237,17 @@ _BATCH = 256
 
 @dataclass(frozen=True)
 class Whitening:
-    """Subtract a centre from features, and scale down directions with large variance among the synthetic images."""
+    """The whitening of features: subtract `centre`, and multiply by `matrix`.
+
+    The matrix scales down the directions in which features of synthetic images have a large variance.
+    """
 
     centre: Features
     matrix: Features
 
     @classmethod
     def from_features(cls, features: Features, ridge: float) -> "Whitening":
-        """Estimate centre and matrix: (C + ridge * mean eigenvalue)^-1/2 for the covariance C."""
+        """Estimate the centre, and the matrix (C + ridge * mean eigenvalue * I)^-1/2, where C is the covariance."""
         centre = features.mean(0)
         values, vectors = np.linalg.eigh(np.cov(features - centre, rowvar=False).astype(np.float64))
         scale = 1 / np.sqrt(np.maximum(values, 0) + ridge * values.mean())
@@ -275,9 +285,9 @@ def _grey(images: Images) -> Features:
 
 
 def _colour(images: Images) -> Features:
-    """Return the features of colour images before whitening, averaged over an image and its mirror image.
+    """Return the features of colour images before whitening, averaged over each image and its mirror image.
 
-    They are those of brightness up to order 2, and of two colour differences up to order 1.
+    They are the maps of the brightness up to order 2, and of two colour differences up to order 1.
     """
     return np.asarray((_one_side(images) + _one_side(images[..., ::-1])) / 2, np.float32)
 
@@ -292,7 +302,7 @@ def _one_side(images: Images) -> Features:
 
 
 def pool_maps(maps: Maps, cells: int) -> Maps:
-    """Average maps over a grid of cells x cells, which overlap where the points cannot be divided evenly."""
+    """Average each map over a grid of cells x cells; cells overlap if the points cannot be divided evenly."""
     points = maps.shape[-1]
     rows = np.zeros((cells, points), np.float32)
     for cell in range(cells):
@@ -302,7 +312,7 @@ def pool_maps(maps: Maps, cells: int) -> Maps:
 
 
 def _compress(maps: Maps, orders: Sequence[int]) -> Features:
-    """Return the signed square roots of the maps as rows, with the maps of every order scaled to norm 1."""
+    """Return the signed square roots of the maps as rows; in each row the maps of each order together have norm 1."""
     rooted = np.sign(maps) * np.sqrt(np.abs(maps))
     parts, start = [], 0
     for count in orders:
@@ -337,7 +347,7 @@ def strokes(count: int, size: int, seed: int) -> Features:
 
 
 def _draw_strokes(x: Features, y: Features, rng: np.random.Generator) -> Features:
-    """Draw curves: the brightness of a pixel follows from its distance to the nearest of many points on them."""
+    """Draw curves; the brightness of a pixel follows from its distance to the nearest of many points on the curves."""
     t = np.linspace(0, 1, 30)[:, None]
     bends = [(1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3]
     curves = np.concatenate([sum(bend * rng.uniform(-1, 1, 2) for bend in bends) for _ in range(rng.integers(1, 4))])

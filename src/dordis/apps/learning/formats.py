@@ -1,6 +1,6 @@
-"""File formats of data sets: LEAF's JSON, numpy's .npz, the idx files of MNIST, CIFAR; public vocabularies for text.
+"""File formats of data sets: LEAF's JSON, numpy's .npz, MNIST's idx, CIFAR's binary files; and vocabularies for text.
 
-A vocabulary made from clients' texts would disclose their words without noise.
+All vocabularies are public: a vocabulary made from clients' texts would disclose their words without noise.
 """
 
 import gzip
@@ -82,7 +82,7 @@ def read_words(path: Path) -> list[str]:
 
 
 def most_frequent(texts: Iterable[list[str]], count: int) -> list[str]:
-    """Return the `count` most frequent words of public texts; raise if there are no texts."""
+    """Return the `count` most frequent words of public texts; raise InputError if there are no texts."""
     counted: Counter[str] = Counter()
     for text in texts:
         counted.update(word for word in text if word not in SPECIAL)
@@ -124,7 +124,7 @@ class UserData(msgspec.Struct):
 
 
 class LeafFile(msgspec.Struct):
-    """One JSON file of LEAF: the names of users, their samples, and the number of samples of each."""
+    """One JSON file of LEAF: the names of the users, and for each user the samples and their number."""
 
     users: list[str]
     user_data: dict[str, UserData]
@@ -132,7 +132,10 @@ class LeafFile(msgspec.Struct):
 
 
 def read_leaf(folder: Path, words: Vocabulary, shape: tuple[int, ...] = (), classes: int = 0) -> Dataset:
-    """Read a LEAF folder, train/*.json and, if there are any, test/*.json: images, lines of letters, or words."""
+    """Read a LEAF folder, with the files train/*.json and, if there are any, test/*.json.
+
+    The samples are images, lines of letters, or sequences of words, which `words` numbers.
+    """
     train = [part for file in _files(folder / "train") for part in _users(file, words)]
     test = [part for file in _files(folder / "test") for part in _users(file, words)] if _has(folder / "test") else []
     x, y = _concatenate([samples for _, samples in train])
@@ -164,13 +167,13 @@ def _files(folder: Path) -> list[Path]:
 
 
 def read_users(folder: Path) -> Iterator[tuple[str, UserData]]:
-    """Yield each user with samples in the LEAF files of a folder, with the raw samples."""
+    """Yield name and raw samples of each user with samples in the LEAF files of a folder."""
     for file in _files(folder):
         yield from _read_file(file)
 
 
 def _users(path: Path, words: Vocabulary) -> Iterator[tuple[str, Samples]]:
-    """Yield each user with samples in a LEAF file, with the samples as arrays."""
+    """Yield each user with samples in a LEAF file: the name, and the samples as arrays."""
     for user, data in _read_file(path):
         try:
             yield user, _samples(data, words)
@@ -179,7 +182,7 @@ def _users(path: Path, words: Vocabulary) -> Iterator[tuple[str, Samples]]:
 
 
 def _read_file(path: Path) -> Iterator[tuple[str, UserData]]:
-    """Yield each user with samples in a LEAF file, with the raw samples."""
+    """Yield name and raw samples of each user with samples in a LEAF file."""
     try:
         file = msgspec.json.decode(path.read_bytes(), type=LeafFile)
     except (OSError, msgspec.DecodeError) as error:
@@ -248,10 +251,10 @@ _NEEDED = ("x_train", "y_train")
 
 
 def read_npz(path: Path, target: Target = "classification") -> Dataset:
-    """Read the arrays x_train and y_train of a .npz file, and x_test and y_test if it has them; inputs have any shape.
+    """Read the arrays x_train and y_train of a .npz file, and x_test and y_test if the file has them.
 
-    Two arrays are optional: `scale`, a number by which inputs are divided, and `keys`, the client of each training
-    input.
+    Inputs may have any shape.  Two more arrays are optional: `scale`, a number by which inputs are divided, and `keys`,
+    the client of each training input.
     """
     arrays = read_arrays(path)
     try:
@@ -294,14 +297,14 @@ def build_dataset(arrays: Mapping[str, Values], target: Target) -> Dataset:
 
 
 _BYTES = 8
-"""Third byte of an idx file's magic number, for elements of type unsigned byte, the only type that is read."""
+"""Third byte of an idx file's magic number if the elements are unsigned bytes, the only type that is read."""
 
 
 def read_idx_folder(folder: Path, prefix: str = "", transposed: bool = False, first: int = 0) -> Dataset:
     """Read the idx files {prefix}{train,t10k or test}-{images-idx3,labels-idx1}-ubyte[.gz] of a folder.
 
-    `transposed` swaps rows and columns of the images, as EMNIST's need.  `first` is the smallest label in the files: 1
-    for EMNIST's letters.
+    With `transposed`, rows and columns of the images are swapped, because EMNIST stores images transposed.  `first` is
+    the smallest label in the files, which is 1 for EMNIST's letters.
     """
     parts: dict[str, Any] = {}
     for part, names in (("train", ("train",)), ("test", ("t10k", "test"))):
@@ -362,7 +365,7 @@ def _read_cifar(folder: Path, train: list[str], test: str, labels: int, classes:
 
 
 def read_batch(path: Path, labels: int, classes: int) -> Samples:
-    """Read a binary CIFAR file whose records have `labels` labels each; the last one is used."""
+    """Read a binary CIFAR file whose records have `labels` labels each; the last label of each record is used."""
     try:
         data = np.fromfile(path, np.uint8)
     except OSError as error:

@@ -21,12 +21,12 @@ from dordis.privacy.scaling import Floats
 from dordis.rounds.model import Numbers
 
 Slope = Callable[[Floats], Floats]
-"""Returns the gradient of the mean loss on fixed samples, given the parameters."""
+"""A function from the parameters to the gradient of the mean loss on fixed samples."""
 
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """Samples with which one client trains in a round, the number of classes, and the seed of the samples' order."""
+    """The training of one client in a round: its samples, the number of classes, and the seed of the samples' order."""
 
     samples: Samples = field(repr=False)
     classes: int
@@ -57,7 +57,7 @@ class Model(ABC):
 
     @abstractmethod
     def scores(self, parameters: Floats, x: Floats) -> Floats:
-        """Return the score of each class, (n, classes); the class with the highest score is the prediction."""
+        """Return scores of the shape (n, classes); the class with the highest score is the prediction."""
 
     def fit(self, start: Numbers, work: Work, how: Training) -> Floats:
         """Return the update of one client that trains from `start`."""
@@ -92,7 +92,7 @@ class Softmax(Model):
         return (self.features + 1) * self.classes
 
     def gradient(self, parameters: Floats, x: Floats, y: Labels, offset: Floats) -> Floats:
-        """Return x^T r and the sum of r, for the residuals r of the inputs: (probability - indicator) / n."""
+        """Return x^T r and the sum of the rows of r, with the residuals r = (probability - indicator) / n."""
         return self.slope(x, y, offset)(parameters)
 
     def slope(self, x: Floats, y: Labels, offset: Floats) -> Slope:
@@ -112,7 +112,7 @@ class Softmax(Model):
         return at
 
     def scores(self, parameters: Floats, x: Floats) -> Floats:
-        """Return x W + b, multiplied in the precision of x, so that large test data are not copied."""
+        """Return x W + b; the product is computed in the precision of x, so that large test data are not copied."""
         weights = parameters[: -self.classes].reshape(self.features, self.classes)
         exact = weights.astype(x.dtype, copy=False) if x.dtype == np.float32 else weights
         scores: Floats = x @ exact + parameters[-self.classes :]
@@ -190,7 +190,7 @@ class Mlp(Model):
 
 
 def softmax(scores: Floats) -> Floats:
-    """Return the probabilities of the classes, row by row."""
+    """Return the class probabilities of each row of scores."""
     # bare ufuncs: on the few samples of a client most time is spent in calls
     shares: Floats = scores - np.maximum.reduce(scores, axis=1, keepdims=True)
     np.exp(shares, out=shares)
@@ -199,7 +199,7 @@ def softmax(scores: Floats) -> Floats:
 
 
 def residuals(scores: Floats, y: Labels) -> Floats:
-    """Return the gradient of the mean cross entropy in the scores: (probability - indicator) / n."""
+    """Return the gradient of the mean cross entropy with respect to the scores: (probability - indicator) / n."""
     differences = softmax(scores)
     differences[np.arange(y.size), y] -= 1.0
     differences /= y.size
@@ -207,7 +207,7 @@ def residuals(scores: Floats, y: Labels) -> Floats:
 
 
 def errors(scores: Floats, y: Labels) -> Floats:
-    """Return the gradient of the mean squared error in the scores, (n, outputs)."""
+    """Return the gradient of the mean squared error with respect to the scores, which have the shape (n, outputs)."""
     return 2 * (scores - y.reshape(len(y), -1)) / len(y)
 
 
@@ -220,7 +220,7 @@ class Totals(NamedTuple):
 
 
 def metrics(target: Target, totals: Totals) -> dict[str, float]:
-    """Return the metrics of a kind of target: the mean loss, and accuracy, root mean squared error or perplexity.
+    """Return the mean loss and, depending on the kind of target, accuracy, root mean squared error or perplexity.
 
     >>> metrics("next-token", Totals(2 * math.log(8.0), 1, 2))["perplexity"]
     8.0
@@ -244,7 +244,7 @@ def total(target: Target, scores: Floats, y: Labels) -> Totals:
 
 
 def table_metrics(encoder: Encoder, scores: Floats, y: Labels) -> dict[str, float]:
-    """Return the metrics of predictions for a table: of classes, or of numbers in the units of the table."""
+    """Return the metrics of predictions for a table: class metrics, or errors of numbers in the units of the table."""
     if encoder.table.target == "classification":
         return metrics("classification", total("classification", scores, y)) | class_metrics(scores, y)
     scaled, true = scores.reshape(len(y), -1), y.reshape(len(y), -1)

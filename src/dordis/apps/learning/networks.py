@@ -1,9 +1,9 @@
 """Models by name: numpy models, the paper's networks (CNN, ResNet-18, VGG-19, ALBERT), or a class of the user.
 
-The networks are torch modules: they need the extra 'torch', ALBERT 'nlp'.
+The networks are torch modules and need the extra 'torch'; ALBERT needs the extra 'nlp' as well.
 
-The networks normalise groups of channels within one image.  Batch normalisation would keep running statistics of
-clients' data, which no noise protects.
+ResNet-18 and VGG-19 normalise groups of channels within one image.  Batch normalisation would keep running statistics
+of clients' data, which no noise protects.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,14 +22,19 @@ from dordis.errors import InputError, MissingExtra
 from dordis.loading import load_object
 
 GROUPS = 32
-"""Number of groups of channels; a group is normalised together, as in Wu and He, "Group Normalization", 2018."""
+"""Number of groups into which channels are divided for normalisation: Wu and He, "Group Normalization", 2018."""
 _VGG19 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 256, 0, 512, 512, 512, 512, 0, 512, 512, 512, 512, 0)
-"""Channels of the convolutions of VGG-19, configuration E of Simonyan and Zisserman; 0 halves the image."""
+"""Channels of the convolutions of VGG-19, configuration E of Simonyan and Zisserman; 0 is a pooling layer, which halves
+the image.
+"""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Inputs of a model: the shape of one input, the number of scores, and the vocabulary's size if they are tokens."""
+    """Description of a model's inputs and outputs: `shape` is the shape of one input.
+
+    `classes` is the number of scores.  `tokens` is the size of the vocabulary if inputs are tokens, else 0.
+    """
 
     shape: tuple[int, ...]
     classes: int
@@ -47,7 +52,7 @@ class Inputs:
         return length
 
     def image(self, name: str) -> tuple[int, int, int]:
-        """Return channels, height and width; raise if inputs are not images."""
+        """Return channels, height and width; raise an InputError that names the model if inputs are not images."""
         shape = (1, *self.shape) if len(self.shape) == 2 else self.shape
         if self.tokens or len(shape) != 3:
             raise InputError(
@@ -200,7 +205,10 @@ NUMPY = ("softmax", "linear", "mlp")
 
 
 def make_model(name: str, inputs: Inputs, options: dict[str, Any], seed: int, device: str = "auto") -> Model:
-    """Return the model with this name; a torch.nn.Module is wrapped, and its initial parameters follow from `seed`."""
+    """Return the model with this name; a torch module is wrapped, and its initial parameters follow from `seed`.
+
+    Raise InputError if there is no such model, or if it does not fit the inputs or the options.
+    """
     if name not in NUMPY and name not in NETWORKS and ":" not in name:
         known = ", ".join((*NUMPY, *NETWORKS))
         raise InputError(f"there is no model '{name}': pass one of {known}, or package.module:name")
@@ -222,7 +230,7 @@ def make_model(name: str, inputs: Inputs, options: dict[str, Any], seed: int, de
 
 
 def _numpy_model(name: str, inputs: Inputs, options: dict[str, Any]) -> Model:
-    """Return one of the numpy models; raise if it does not fit the data."""
+    """Return the numpy model with this name; raise InputError if it does not fit the data."""
     if inputs.tokens:
         raise InputError(f"the model {name} takes numbers, but the data are tokens: use albert or a model of your own")
     if name == "mlp":

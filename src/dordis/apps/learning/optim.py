@@ -17,8 +17,9 @@ Memory = dict[str, Floats]
 
 
 class RateSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A schedule of factors of the learning rate: they rise to 1 over `warmup` steps, then fall along half a cosine to
-    `final` at `steps`.
+    """A schedule of the learning rate: a factor for each step.
+
+    The factor rises to 1 over `warmup` steps, and then falls along half a cosine until it is `final` at step `steps`.
 
     >>> [round(RateSchedule(steps=4, final=0.2, warmup=2).factor(step), 2) for step in range(6)]
     [0.5, 1.0, 1.0, 0.6, 0.2, 0.2]
@@ -44,9 +45,9 @@ class RateSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FedAvg(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="fedavg"):
-    """Step by `lr` times the mean update (FedAvg), with a momentum of earlier updates if one is set (FedAvgM).
+    """FedAvg: the server adds `lr` times the mean update to the model.  With a `momentum` it is FedAvgM.
 
-    With records as the unit of privacy this is stochastic gradient descent.  A `schedule` changes the learning rate.
+    With records as the unit of privacy it is stochastic gradient descent.  A `schedule` changes the learning rate.
 
     >>> FedAvg(lr=0.5).step(np.zeros(2), np.array([2.0, 4.0]), {})[0].tolist()
     [1.0, 2.0]
@@ -115,14 +116,16 @@ def scheduled_rate(lr: float, schedule: RateSchedule | None, memory: Memory) -> 
 
 
 def update_average(memory: Memory, name: str, value: Floats, beta: float) -> Memory:
-    """Return the moving average `name` with one more value, and the total weight of its values, as a memory."""
+    """Return a memory with two values: the moving average `name` after one more value, and the sum of the weights of
+    all values in it.
+    """
     average = beta * memory.get(name, np.zeros(value.size)) + (1 - beta) * value
     weight = beta * memory.get(f"{name}_weight", np.zeros(())) + (1 - beta)
     return {name: average, f"{name}_weight": np.asarray(weight)}
 
 
 def average_without_bias(memory: Mapping[str, Floats], name: str) -> Floats:
-    """Return a moving average divided by its total weight, which removes the bias of starting at zero."""
+    """Return a moving average divided by the sum of its weights, which removes the bias of starting at zero."""
     average: Floats = memory[name] / memory[f"{name}_weight"]
     return average
 
@@ -138,12 +141,12 @@ def _check_fraction(name: str, value: float) -> None:
 
 
 class SampleWeights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="samples"):
-    """Weight an update by the client's number of samples divided by `most`; the weight is at most 1.
+    """Weights of updates: a client's number of samples divided by `most`, and at most 1.
 
-    An update is clipped before it is weighted, so its norm is at most the clip bound times the weight.  The sensitivity
-    is the clip bound, as without weights, and the mechanism clips once more.  The server divides the sum by the number
-    of clients, because the number of samples is not disclosed.  `typical`, a public guess of a client's number of
-    samples, corrects the length of the server's step.
+    An update is clipped before it is weighted, so the norm of a weighted update is at most the clip bound times the
+    weight.  The sensitivity is the clip bound, as without weights, and the mechanism clips once more.  The server
+    divides the sum by the number of clients, because the number of samples is not disclosed.  So the mean is too short;
+    `typical`, a public guess of a client's number of samples, corrects its length (`correction`).
     """
 
     most: int
@@ -154,7 +157,7 @@ class SampleWeights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
             raise InputError("weights need `most` of at least 1 sample, and a positive and finite `typical`")
 
     def weight(self, samples: int) -> float:
-        """Return the weight of a client.
+        """Return the weight of a client with this number of samples.
 
         >>> SampleWeights(100, 50.0).weight(25), SampleWeights(100, 50.0).weight(1000)
         (0.25, 1.0)
@@ -163,5 +166,8 @@ class SampleWeights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
 
     @property
     def correction(self) -> float:
-        """Return the factor of the mean of weighted updates, by which a client with `typical` samples has weight 1."""
+        """Return the factor by which the server multiplies the mean of weighted updates.
+
+        The factor cancels the weight of a client with `typical` samples.
+        """
         return self.most / min(self.typical, self.most)

@@ -1,7 +1,7 @@
-"""Learning with records as the unit of privacy: the gradient of each record, and the client that computes them.
+"""Learning with records as the unit of privacy: the gradient of each record, and the client that computes it.
 
-Gradients of numpy models are computed by formulas, those of torch modules by `torch.func`.  Records are taken in
-slices: groups of the same number of records, whose gradients are computed at once.
+Gradients of numpy models are computed by formulas, gradients of torch modules by `torch.func`.  Records are processed
+in slices: groups of a constant number of records, whose gradients are computed at once.
 """
 
 from abc import ABC, abstractmethod
@@ -23,7 +23,7 @@ from dordis.rounds.model import Numbers
 from dordis.rounds.records import DUMMY, Attempt, Places, RecordClient, is_independent
 
 MOST_NUMBERS = 2**22
-"""Largest number of values in the gradients of a slice, so that they stay in the cache."""
+"""Largest number of coordinates of all gradients of a slice together, so that the gradients stay in the cache."""
 MOST_WIDTH = 128
 
 
@@ -37,11 +37,11 @@ def slice_width(dim: int) -> int:
 
 
 class RecordGradients(ABC):
-    """Compute the gradient of the loss of each record of a slice separately."""
+    """A method to compute the gradient of the loss of each record of a slice separately."""
 
     @abstractmethod
     def rows(self, parameters: Numbers, x: Values, y: Labels) -> Reals:
-        """Return one gradient for each record, in a buffer that the next call overwrites."""
+        """Return one gradient for each record, as rows of a buffer that the next call may overwrite."""
 
 
 def make_record_gradients(model: Model) -> RecordGradients:
@@ -74,7 +74,7 @@ class OneByOne(RecordGradients):
 
 
 class SoftmaxGradients(RecordGradients):
-    """Gradients of softmax regression: the outer product of the input, with a 1 at its end, and the residual."""
+    """Gradients of softmax regression: outer products of the input, with a 1 appended for the bias, and residual."""
 
     def __init__(self, model: Softmax) -> None:
         self._model = model
@@ -87,7 +87,7 @@ class SoftmaxGradients(RecordGradients):
 
 
 class LinearGradients(RecordGradients):
-    """Gradients of linear regression: the input, with a 1 at its end, times twice the error."""
+    """Gradients of linear regression: twice the error times the input, with a 1 appended for the bias."""
 
     def __init__(self, model: Linear) -> None:
         self._model = model
@@ -100,7 +100,7 @@ class LinearGradients(RecordGradients):
 
 
 class MlpGradients(RecordGradients):
-    """Gradients of a network with one hidden layer: the outer products of both layers."""
+    """Gradients of a network with one hidden layer: for each layer an outer product of its inputs and its errors."""
 
     def __init__(self, model: Mlp) -> None:
         self._model = model
@@ -120,14 +120,17 @@ class MlpGradients(RecordGradients):
 
 
 def with_one(x: Values) -> Floats:
-    """Return inputs with a 1 at the end of each, for the bias."""
+    """Return inputs with a 1 appended to each row, for the bias."""
     inputs = np.ones((len(x), x.shape[1] + 1))
     inputs[:, :-1] = x
     return inputs
 
 
 def row_products(x: Floats, weights: Floats) -> Floats:
-    """Return x times `weights` row by row: in a matrix product the rounding of a row depends on the number of rows."""
+    """Return x times `weights`, computed row by row.
+
+    In a product of whole matrices the rounding of one row would depend on the number of rows.
+    """
     products: Floats = np.stack([row @ weights for row in x])
     return products
 
@@ -146,11 +149,11 @@ def class_residuals(scores: Floats, y: Labels) -> Floats:
 
 
 class TorchGradients(RecordGradients):
-    """Gradients of a torch module by vmap of grad: each record is a batch of one, in evaluation mode.
+    """Gradients of a torch module by `vmap` of `grad`: each record is a batch of one, in evaluation mode.
 
-    Every record has its own view of the weights: with common weights a layer would multiply all records at once, and
-    the rounding of such a product depends on a record's place.  Layers with random numbers, such as dropout, are
-    switched off: the numbers for one record would depend on the other records.
+    Every record has its own view of the weights.  With common weights a layer would multiply all records at once, and
+    the rounding of such a product depends on the position of a record in the slice.  Layers that draw random numbers,
+    such as dropout, are switched off: the numbers drawn for one record would depend on the other records.
     """
 
     def __init__(self, model: TorchModel) -> None:
@@ -163,6 +166,7 @@ class TorchGradients(RecordGradients):
         self._buffer = np.empty((0, model.dim), np.float32)
 
     def _loss(self, views: dict[str, Any], x: Any, y: Any) -> Any:
+        """Return the loss of one record with the parameters `views`."""
         scores = self._model._call(views, x[None])
         each, there = torch_losses(self._model.target, scores, y[None], 0)
         return (each * there).sum() / there.sum().clamp(min=1)
@@ -187,7 +191,7 @@ class TorchGradients(RecordGradients):
 
 @contextmanager
 def constant_arithmetic(torch: Any) -> Iterator[None]:
-    """Make torch compute the same bits for equal slices inside the block: one thread, deterministic algorithms."""
+    """Make torch compute the same bits for equal slices inside the block: one thread and deterministic algorithms."""
     strict, precision = torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision()
     torch.use_deterministic_algorithms(True)
     torch.set_float32_matmul_precision("highest")
@@ -211,11 +215,11 @@ def check_no_batch_statistics(module: Any) -> None:
 
 
 ROWS_AT_ONCE = 16
-"""Number of rows of one record that are differentiated at once, if records have several rows."""
+"""Number of rows of one record whose gradients are computed at once, if records have several rows."""
 
 
 class RecordLearner(RecordClient):
-    """A client of DP-SGD over records: each row is a record, or rows with the same key in `keys` are one."""
+    """A client of DP-SGD over records: each row is a record, or all rows with the same key in `keys` are one record."""
 
     def __init__(self, model: Model, samples: Samples, keys: Sequence[Any] | None = None) -> None:
         x, y = samples
@@ -245,7 +249,10 @@ class RecordLearner(RecordClient):
         raise InputError("this client computes gradients of records and no update: use records as the unit of privacy")
 
     def begin(self, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> None:
-        """Switch to one record at a time if the rounding of a gradient depends on the other records of its slice."""
+        """Test once whether the rounding of a gradient depends on the other records of a slice.
+
+        If it does, compute one record, or one row of a record, at a time from then on.
+        """
         if not self._tested and not is_independent(self, round, model, dim, attempt):
             self._width = 1
         self._tested = True
@@ -259,7 +266,7 @@ class RecordLearner(RecordClient):
         return np.negative(descents, out=descents)
 
     def _mean_gradient(self, model: Numbers, record: int) -> Reals:
-        """Return the negative mean of the gradients of one record's rows, computed in slices of rows of this record."""
+        """Return the negative mean of the gradients of one record's rows; each slice has rows of this record only."""
         rows = np.zeros(0, np.int64) if record == DUMMY else self._rows[record] + 1
         total = np.zeros((1, self._model.dim))
         for start in range(0, rows.size, self._width):
@@ -271,7 +278,9 @@ class RecordLearner(RecordClient):
 
 
 def rows_of_records(rows: int, keys: Sequence[Any] | None) -> list[Places]:
-    """Return the row indices of each record, records in order of their first rows; without keys each row is a record.
+    """Return the row indices of each record; the records are in the order of their first rows.
+
+    If `keys` is None, each row is a record.
 
     >>> [rows.tolist() for rows in rows_of_records(4, ["b", "a", "b", "c"])]
     [[0, 2], [1], [3]]
@@ -286,7 +295,7 @@ def rows_of_records(rows: int, keys: Sequence[Any] | None) -> list[Places]:
 
 
 def check_keys(keys: Sequence[Any]) -> None:
-    """Raise InputError if a row has no record id: such rows could belong to any record."""
+    """Raise InputError if a row has no record id: nobody could say to which record this row belongs."""
     for row, key in enumerate(keys):
         if key is None or key == "" or key != key:  # NaN is not equal to itself
             raise InputError(f"row {row + 1} has no record id: give every row one, or leave the row out")

@@ -45,7 +45,7 @@ class Settings(Training, frozen=True):
     vocabulary: str | int = WORDS
     """File with a public list of words, one a line, or the number of tokens to which words are hashed."""
     centred: bool | None = None
-    """Subtract from each image its own mean, which is the default; for `digits` only."""
+    """Whether to subtract from each image its own mean; for `digits` only, where it is the default."""
     partition: Partition | None = None
     """Division of the samples among clients; by default by the keys of the data (such as writers), or without keys by
     mixes of labels."""
@@ -62,15 +62,15 @@ class Settings(Training, frozen=True):
     optimiser: Optimiser = FedAvg()
     """Optimiser of the server."""
     average: float = 0.8
-    """Weight of earlier models in the moving average, which is evaluated and stored; 0 is no average."""
+    """Weight of the past in the moving average of the models, which is evaluated and exported; 0 is no average."""
     weights: SampleWeights | None = None
     """Weights of clients by their number of samples; by default all clients count the same."""
     device: str = "auto"
-    """Device on which torch computes."""
+    """Device on which torch computes; `auto` is the graphics processor, or the CPU if there is none."""
     tested: int = 0
     """Number of test inputs that are used, starting with the first; 0 is all."""
     own_files: bool = False
-    """Each deployed client trains on all rows of its own file."""
+    """Whether each deployed client trains on all rows of its own file."""
     class_weights: dict[str, float] = msgspec.field(default_factory=dict)
     """Weights of classes in the loss, by name; 1 if not given."""
 
@@ -99,7 +99,7 @@ RECORD_RATE = 4.0
 
 
 def table_defaults(settings: Settings, given: Collection[str], encoder: Encoder, task: Task) -> Settings:
-    """Return settings for a table; settings that are not `given` get defaults that suit scaled columns.
+    """Return settings for a table; settings whose names are not in `given` get defaults that suit scaled columns.
 
     An encoded row has `encoder.width` + 1 numbers in -1..1, including the constant of the intercept, so its norm grows
     with the square root of their number.  The learning rates fall with this norm: then a typical gradient has about the
@@ -126,9 +126,11 @@ def table_defaults(settings: Settings, given: Collection[str], encoder: Encoder,
 
 
 def weigh_classes(settings: Settings, encoder: Encoder | None, classes: int) -> Settings:
-    """Return settings with an offset, -log(weight), of each class's score in training, instead of class weights.
+    """Return the settings with `class_offset` chosen to have the effect of `class_weights`.
 
-    The scores that minimise the loss with offsets predict the same probabilities as those of the weighted loss.
+    The offset of a class is -log(weight); training adds it to the score of the class in the loss.  The scores that
+    minimise this loss predict the same probabilities as the scores that minimise the loss with weights.  Raise
+    InputError if a weight is for an unknown class.
     """
     if not settings.class_weights:
         return settings

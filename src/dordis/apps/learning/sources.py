@@ -1,7 +1,7 @@
 """Load data: the built-in digits, a file or folder, or a public data set by name.
 
-Files of a named data set are found in the folder `data_dir`.  Without one they are downloaded from their official
-address, checked by size and SHA-256, and cached.
+Files of a named data set are read from the folder `data_dir`.  If `data_dir` is not set, the files are downloaded from
+a public address, checked by size and SHA-256, and cached.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _PIECE = 1 << 18
 Advance = Callable[[int], None]
-"""Called with the number of bytes that arrived since the last call."""
+"""A function that is called with the number of bytes that arrived since its last call."""
 
 _PATIENCE = 30.0
 """Seconds without a byte after which a download has failed."""
@@ -98,7 +98,7 @@ def _complete(remote: Remote, part: Path) -> None:
 
 
 def _copy(answer: BinaryIO, file: BinaryIO, most: int, advance: Advance) -> None:
-    """Copy at most one byte more than `most`, which is enough to notice that a file is too long."""
+    """Copy at most `most` + 1 bytes: the additional byte shows that a file is too long."""
     left = most + 1
     while left and (piece := answer.read(min(_PIECE, left))):
         file.write(piece)
@@ -143,14 +143,16 @@ DIGITS, MADE_UP = "digits", "hospitals"
 PATIENTS = 200
 """Made-up patients of each hospital."""
 WORDS = 30_000
-"""Default number of tokens of a vocabulary, the same as ALBERT's."""
+"""Default number of tokens of a vocabulary; ALBERT has the same number."""
 
 
 @dataclass(frozen=True)
 class NamedData:
-    """A public data set with a name: reader, usual folders of its files, pattern of one of its files, and downloads.
+    """A public data set with a name.
 
-    `read` takes the folder of the files, the settings, and the folder of the configuration.
+    `read` reads it, given the folder of the files, the settings, and the folder of the configuration.  `folders` are
+    folders in `data_dir` that may have the files.  `probe` is a pattern that one of the files matches.  `remotes` are
+    the files to download.
     """
 
     read: "Callable[[Path, Settings, Path], Dataset]"
@@ -177,7 +179,7 @@ def digits() -> Dataset:
 def hospitals(record: str = "") -> Dataset:
     """Return a data set of made-up patients of ten hospitals, with other made-up patients as test data.
 
-    Rows with the same id in the column `record`, if it is given, are one record.
+    If `record` names a column, rows with the same id in this column are one record.
     """
     test = draw_hospitals(1, 1000, seed=2)
     del test["hospital"]
@@ -185,9 +187,9 @@ def hospitals(record: str = "") -> Dataset:
 
 
 def load(settings: "Settings", home: Path = Path(), record: str = "") -> Dataset:
-    """Return the data set that the settings name, with record ids from the column `record`.
+    """Return the data set that the settings name, with record ids from the column `record` if it is not empty.
 
-    Relative paths in the settings start at `home`.
+    Paths in the settings are relative to `home`.  Raise InputError if there is no such data set.
     """
     name = settings.data
     if name == MADE_UP:
@@ -221,7 +223,7 @@ def load(settings: "Settings", home: Path = Path(), record: str = "") -> Dataset
 def read_tables(train: Any, test: Any, table: Table, record: str = "") -> Dataset:
     """Return the data set of a table and of a public test table, each a path, a DataFrame or a mapping of columns.
 
-    Rows with the same id in the column `record`, if it is given, are one record.
+    If `record` names a column, rows with the same id in this column are one record.
     """
     columns = as_columns(train, "the table")
     encoder = Encoder.from_columns(table, columns, record)
@@ -238,7 +240,7 @@ def read_tables(train: Any, test: Any, table: Table, record: str = "") -> Datase
 
 
 def column_unit(client: str) -> Unit:
-    """Return the unit (noun and source) of clients that the column `client` names."""
+    """Return the `Unit` of a table in which the column with the name `client` says to which client a row belongs."""
     return Unit(client, f"the column {client}")
 
 
@@ -255,7 +257,10 @@ def _tables(path: Path, settings: "Settings", home: Path, record: str) -> Datase
 
 
 def find_folder(name: str, data_dir: str, home: Path) -> Path:
-    """Return the folder with the files of a named data set: `data_dir` or a folder in it; if empty, the download."""
+    """Return the folder with the files of a named data set, which is `data_dir` or a folder in it.
+
+    If `data_dir` is empty, download the files and return their folder.  Raise InputError if the files are not found.
+    """
     data, root = DATA_SETS[name], home / data_dir
     if not data_dir:
         return _download(name, data)
@@ -281,7 +286,7 @@ def _download(name: str, data: NamedData) -> Path:
 
 
 def cache() -> Path:
-    """Return the folder of downloads: $DORDIS_DATA, or dordis in the user's cache."""
+    """Return the folder of downloads: $DORDIS_DATA if it is set, else the folder `dordis` in the user's cache."""
     if chosen := os.environ.get("DORDIS_DATA"):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dordis"

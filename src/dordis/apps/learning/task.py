@@ -35,7 +35,7 @@ from dordis.rounds.app import Task
 
 
 class Use(IntEnum):
-    """Purposes of a simulation's seed; each has a random stream of its own."""
+    """The purposes for which random numbers are drawn from the task's seed; each purpose has its own stream."""
 
     INITIAL, PARTITION, TRAINING = range(3)
 
@@ -47,22 +47,22 @@ class LearningTask:
     model: Model
     clients: int
     samples: Callable[[int], Samples] = field(repr=False)
-    """Returns inputs and labels of the client with a zero-based index."""
+    """A function from the zero-based index of a client to the client's inputs and labels."""
     test: Samples | None = field(repr=False)
     """Public test data, if there are any."""
     classes: int
     settings: Settings
     seed: int
     unit: str = ""
-    """Description of the privacy unit."""
+    """A text that says what one client, the unit of privacy, is."""
     measured: str = ""
-    """Description of the users of the test data."""
+    """A text that says which users the test data are from; empty if the test data do not name users."""
     encoder: Encoder | None = None
     """Preprocessing, if the data are a table."""
     described: Mapping[str, str] = field(repr=False, default_factory=dict)
-    """Description of the client's own file by topic, for its owner; empty if clients have no files of their own."""
+    """Summary of the client's own file by topic, for the owner; empty if the clients have no files of their own."""
     keys: Callable[[int], Sequence[Any] | None] = field(repr=False, default=lambda place: None)
-    """Returns the record id of each row of the client with a zero-based index; None if each row is a record."""
+    """A function from the zero-based index of a client to the record ids of its rows; None if each row is a record."""
 
 
 def prepare_learning(settings: Settings, task: Task) -> LearningTask:
@@ -85,9 +85,10 @@ def prepare_learning(settings: Settings, task: Task) -> LearningTask:
 
 
 def own_files_task(settings: Settings, task: Task) -> LearningTask:
-    """Return the task of a deployment in which each client has a file of its own, and the server none.
+    """Return the learning task of a deployment in which each client has a file of its own, and the server has none.
 
-    Each client trains on all rows of its file, and needs no other client's file.
+    Each client trains on all rows of its own file.  The model follows from the description of the table, so that no
+    party needs another party's file.
     """
     table, path = settings.table, task.folder / settings.data
     if table is None:
@@ -126,7 +127,9 @@ def own_files_task(settings: Settings, task: Task) -> LearningTask:
 
 
 def task_from_data(data: Dataset, settings: Settings, task: Task, build: Callable[[Inputs], Model]) -> LearningTask:
-    """Partition data among the clients of a task, and construct the model for inputs of the data."""
+    """Partition the data among the clients of a task, and construct the model with `build`, which gets the inputs'
+    shape and kind.
+    """
     settings = weigh_classes(settings, data.encoder, data.classes)
     model = build(Inputs(data.input_shape, data.classes, data.tokens, data.target, task.folder))
     check_fits(model, data.train(slice(0, 2)), data.classes)
@@ -152,7 +155,7 @@ def take_first(test: Samples | None, most: int) -> Samples | None:
 
 
 LEAST_CLIENTS = 3
-"""With two clients, each of them would know the other's update from the sum."""
+"""Least number of clients: with two, each client could subtract its update from the sum and see the other's update."""
 
 
 def gather(
@@ -164,9 +167,10 @@ def gather(
     given: Collection[str],
     task: Task,
 ) -> LearningTask:
-    """Return the learning task; raise InputError if model and data do not fit.
+    """Return the learning task of Python objects; raise InputError if model and data do not fit each other.
 
-    `given` names the settings that the caller set explicitly. Of `task` only the seed and the unit of privacy are used.
+    `given` names the settings that the caller set explicitly.  Only the seed and the unit of privacy of `task` are
+    used: the number of clients follows from `clients`.
     """
     if table is not None:
         return _gather_table(model, clients, test, table, settings, given, task)
@@ -212,13 +216,16 @@ def _gather_table(
 
 
 def check_clients(count: int) -> None:
-    """Raise if there are too few clients for a sum to hide any of them."""
+    """Raise InputError if there are fewer than `LEAST_CLIENTS` clients, too few for a sum to hide one among them."""
     if count < LEAST_CLIENTS:
         raise InputError(f"{count} clients are too few to hide one among the others: give {LEAST_CLIENTS} or more")
 
 
 def check_labels_used(targets: list[Any]) -> int:
-    """Return the number of classes; raise if there is only one, or if a label below the largest never occurs."""
+    """Return the number of classes: the largest label plus 1.
+
+    Raise InputError if only one label occurs, or if a smaller label than the largest never occurs.
+    """
     used = np.unique(np.concatenate([y.ravel() for y in targets]))
     if used.size < 2:
         raise InputError("all labels are the same class: there is nothing to learn; pass classes= if there are more")
@@ -239,7 +246,7 @@ def _outputs(targets: list[Any]) -> int:
 
 
 def as_model(model: Any, inputs: Inputs, settings: Settings, seed: int) -> Model:
-    """Return the model: a built-in one by name, a `Model`, or a wrapped torch module."""
+    """Return the `Model` for `model`, which is the name of a model, a `Model`, or a torch module, which is wrapped."""
     if isinstance(model, str):
         return make_model(model, inputs, settings.options, seed, settings.device)
     return model if isinstance(model, Model) else TorchModel(model, inputs.target, settings.device)
@@ -279,9 +286,9 @@ def is_table(data: Any) -> bool:
 
 
 def check_samples(whose: str, x: Any, y: Any, target: Target) -> Samples:
-    """Return the inputs and targets of one client, or of the test, as arrays; raise InputError if they do not fit.
+    """Return the inputs and targets of one client, or of the test data, as arrays.
 
-    `whose` names the client in the error.
+    Raise InputError if they do not fit each other; `whose` names the owner of the data in the error.
     """
     inputs, labels = np.asarray(x), np.asarray(y)
     return check_inputs(f"x of {whose}", inputs), check_targets(f"y of {whose}", labels, len(inputs), target)

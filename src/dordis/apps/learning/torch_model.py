@@ -1,9 +1,9 @@
-"""Any torch.nn.Module as a model: its parameters are views of one flat vector.  Needs the extra 'torch'.
+"""Any torch.nn.Module as a model whose parameters are views of one flat vector.  Needs the extra 'torch'.
 
-If each client takes a single step, all clients take it from the model of the round.  So one forward and one backward
-pass serve a group of clients; only the weight gradients are computed client by client, from the inputs of a layer and
-the gradients at the layer's outputs.  Each client gets the update that it would get alone, up to the order of
-floating-point additions.
+If each client takes a single step of training, all clients take it from the same parameters, the model of the round.
+So one forward and one backward pass serve a group of clients; only the gradients of the weights are computed client by
+client, from the inputs of a layer and the gradients at the layer's outputs.  Each client gets the update that it would
+get if it trained alone, up to the order of floating-point additions.
 """
 
 import copy
@@ -33,13 +33,13 @@ EVALUATED = 64
 
 
 class TorchModel(Model):
-    """Wrap a module that maps inputs (n, ..) to scores (n, classes); its parameters are the initial model.
+    """A wrapped torch module that maps inputs (n, ..) to scores (n, classes); its parameters are the initial model.
 
-    A module for two classes may have one output instead, the log odds of class 1: then the loss is logistic.  For
-    regression there is one score for each input, for next-token prediction the scores are (n, length, tokens).  Modules
-    with buffers of real numbers are refused: the running statistics of batch normalisation are not part of the update,
-    so they would reveal one client's data to others without noise.  Layers with random numbers, such as dropout, take
-    them from the seed of the client and the round.
+    A module for two classes may have one output instead of two, the log odds of class 1: then the loss is logistic.
+    For regression there is one score for each input; for next-token prediction the scores are (n, length, tokens).
+    Modules with buffers of real numbers are refused: the running statistics of batch normalisation are not part of the
+    update, so they would reveal one client's data to others without noise.  Layers that draw random numbers, such as
+    dropout, draw them from a generator seeded for the client and the round.
     """
 
     def __init__(self, module: Any, target: Target = "classification", device: str = "cpu") -> None:
@@ -66,7 +66,7 @@ class TorchModel(Model):
 
     @property
     def is_small(self) -> bool:
-        """Tell whether the model is so small that calls of torch take longer than the arithmetic."""
+        """Tell whether the model is so small that the overhead of torch's calls exceeds the time of the arithmetic."""
         return self.dim <= training_buffers.LARGEST
 
     @property
@@ -82,7 +82,7 @@ class TorchModel(Model):
         return np.asarray(flat.cpu().numpy(), np.float64)
 
     def gradient(self, parameters: Floats, x: Values, y: Labels, offset: Floats) -> Floats:
-        """Return the gradient of the mean loss on inputs `x`; `offset` is added to the scores of each."""
+        """Return the gradient of the mean loss on inputs `x`; `offset` is added to the scores of each input."""
         self._module.train()
         flat = self._parameters(parameters).requires_grad_()
         with use_threads(self.threads):
@@ -92,15 +92,15 @@ class TorchModel(Model):
         return np.asarray(slope.cpu().numpy(), np.float64)
 
     def fit(self, start: Numbers, work: Work, how: Training) -> Floats:
-        """Return the update of one client, trained on the device with the same samples in each step as in numpy."""
+        """Return the update of one client, trained on the device; each step takes the same samples as in numpy."""
         with use_threads(self.threads), seed_torch(seed_number(work.seed)):
             return self.training_buffers(1)[0].fit(start, work, how)
 
     def fit_together(self, start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
         """Return the updates of many clients, or None if training one by one is as fast.
 
-        Small models of many clients are trained in one batched pass.  Clients of a larger model train in threads, or in
-        one pass if each takes a single step.
+        With a small model, many clients train in one batched pass (`fit_batched`).  With a larger model, clients train
+        in one pass if each client takes a single step (`fit_one_step`), and else in threads (`fit_in_threads`).
         """
         if self.is_small:
             return fit_batched(self, start, works, how)
@@ -135,7 +135,7 @@ class TorchModel(Model):
         return metrics(self.target, Totals(*map(float, sums)))
 
     def check_outputs(self, x: Values, classes: int) -> None:
-        """Raise unless the module returns the scores that the target needs for inputs of the data."""
+        """Raise InputError unless the module returns, for the inputs `x`, scores of the shape that the target needs."""
         self._module.eval()
         try:
             with self._torch.no_grad():
@@ -166,6 +166,7 @@ class TorchModel(Model):
         self._torch.save(self.trained(parameters).state_dict(), directory / STATE_DICT)
 
     def _loss(self, scores: Any, y: Any, offset: Any) -> Any:
+        """Return the mean loss over all samples (or tokens) that have a target."""
         each, there = torch_losses(self.target, scores, y, offset)
         return (each * there).sum() / there.sum().clamp(min=1)
 
@@ -199,18 +200,20 @@ class TorchModel(Model):
         return self._class_scores(self._torch.func.functional_call(self._module, views, (x,)))
 
     def _class_scores(self, scores: Any) -> Any:
-        """Return one score for each class; a single output for two classes is the score of the second class."""
+        """Return one score for each class; a single output of the module is the score of class 1, and class 0 gets the
+        score 0.
+        """
         if self.target != "classification" or (scores.ndim == 2 and scores.shape[1] > 1):
             return scores
         return self._torch.nn.functional.pad(scores.reshape(-1, 1), (1, 0))
 
 
 GROUP = 64
-"""Number of samples in a pass: enough to reuse weights that are in the cache, few enough to fit into the cache."""
+"""Number of samples in a pass: many, to reuse the weights while they are in the cache, but few enough to fit there."""
 
 
 class LayerPass(NamedTuple):
-    """A layer with weights in a forward pass: its name, and its inputs and outputs for all samples."""
+    """A layer with weights after a forward pass: its name, the layer, and its inputs and outputs for all samples."""
 
     name: str
     layer: Any
@@ -219,7 +222,9 @@ class LayerPass(NamedTuple):
 
 
 def fit_one_step(model: "TorchModel", start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
-    """Return the updates of clients, in order; None if a client takes several steps or a layer is not supported."""
+    """Return the updates of clients that take one step each, in order; None if a client takes several steps, or if the
+    target, the device or a layer is not supported.
+    """
     fits = model.target == "classification" and model.device.type == "cpu" and has_known_layers(model._module)
     if not fits or not is_one_step(works, how):
         return None
@@ -264,14 +269,17 @@ def channels_last(views: dict[str, Any]) -> dict[str, Any]:
 
 
 def _channels_last(weight: Any) -> Any:
-    """Return a weight in channels-last order by explicit strides: for a single channel torch would not choose them."""
+    """Return a weight in channels-last memory order.
+
+    The strides are set explicitly, because torch would not choose them for a weight with a single channel.
+    """
     _, channels, height, width = weight.shape
     turned = weight.permute(0, 2, 3, 1).contiguous()
     return turned.as_strided(weight.shape, (height * width * channels, 1, width * channels, channels))
 
 
 class OneStep:
-    """A group of clients that take their single step in one pass."""
+    """A group of clients that take one step each, all in one forward and one backward pass."""
 
     def __init__(self, model: "TorchModel", works: Sequence[Work], how: Training) -> None:
         self._model, self._how, self._works, self._torch = model, how, works, model._torch
@@ -297,7 +305,7 @@ class OneStep:
             trainer.check_converged(update, self._how)
 
     def _forward(self, views: dict[str, Any]) -> tuple[list[LayerPass], Any]:
-        """Return the layers that have weights, with inputs and outputs, and the class scores."""
+        """Return the layers that have weights, with their inputs and outputs for the samples, and the class scores."""
         nn, x, caught = self._torch.nn, self._x, []
         for name, layer in self._model._module.named_children():
             if type(layer) is nn.Dropout:
@@ -316,7 +324,7 @@ class OneStep:
         return caught, self._model._class_scores(x)
 
     def _drop(self, x: Any, rate: float) -> Any:
-        """Apply dropout with each client's own generator."""
+        """Apply dropout to the samples of each client with the client's own generator."""
         if not rate:
             return x
         drawn = zip(self._generators, self._sizes, strict=True)
@@ -324,7 +332,10 @@ class OneStep:
         return x * self._torch.cat(kept).div_(1 - rate)
 
     def _loss(self, scores: Any) -> Any:
-        """Return -lr times the sum of the clients' mean losses, whose gradients are the clients' steps."""
+        """Return -lr times the sum, over the clients, of the mean loss of each client's samples.
+
+        The gradient that one client's samples contribute is then the client's SGD step, without a factor.
+        """
         torch, model, sizes = self._torch, self._model, self._torch.tensor(self._sizes)
         offsets = [trainer.label_offset(work.samples[1], work.classes, self._how) for work in self._works]
         offset = torch.stack([model._parameters(offset) for offset in offsets]).repeat_interleave(sizes, 0)
@@ -335,9 +346,9 @@ class OneStep:
 def write_gradient(
     torch: Any, caught: LayerPass, views: dict[str, Any], slope: Any, x: Any, update: dict[str, Any]
 ) -> None:
-    """Write one client's gradient for the weights of a layer into the client's update.
+    """Write the gradient of one client, for weights and bias of one layer, into the client's update.
 
-    `x` are the client's inputs of the layer, and `slope` is the gradient at the layer's outputs.
+    `x` has the layer's inputs for the client's samples, and `slope` the gradients at the layer's outputs.
     """
     weight, bias, layer = f"{caught.name}.weight", f"{caught.name}.bias", caught.layer
     if type(layer) is torch.nn.Linear:
@@ -355,7 +366,7 @@ def write_gradient(
 
 
 def _groups(works: Sequence[Work]) -> list[list[int]]:
-    """Return groups of clients, by index, with about `GROUP` samples each."""
+    """Divide the clients into groups of at most `GROUP` samples, or of one client; return the indices in each group."""
     groups: list[list[int]] = [[]]
     held = 0
     for place, work in enumerate(works):
@@ -368,7 +379,7 @@ def _groups(works: Sequence[Work]) -> list[list[int]]:
 
 
 def _each(fit: Callable[[Sequence[int]], None], groups: Sequence[Sequence[int]], workers: int) -> None:
-    """Call `fit` for all groups of clients, each group in one thread of up to `workers`."""
+    """Call `fit` once for each group of clients, in up to `workers` threads at the same time."""
     torch = import_torch()
     with use_threads(1):
         if min(workers, len(groups)) < 2:

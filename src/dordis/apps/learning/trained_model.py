@@ -1,10 +1,10 @@
-"""A trained model with its preprocessing: predicts from raw rows, is saved and loaded; export to torch or ONNX.
+"""A trained model with its preprocessing: it predicts from raw rows, and can be saved, loaded and exported.
 
-An exported program takes one row of 32-bit numbers for each input, in the order of `preprocessing.json`.  A number is
-passed as it is in the table, an empty cell as NaN, and a text as its index in the public list of categories, or -1 for
-any other text.  The program clips, scales and encodes as in training.  An empty cell of a numeric column that training
-would refuse or skip gives NaN.  The program returns scores of the classes, or numbers in the units of the labels.
-Exporting needs torch.
+The exported program, for torch or ONNX, takes one row of 32-bit numbers for each input, in the order of the columns in
+`preprocessing.json`.  A number is passed as it is in the table, an empty cell as NaN, and a text as its index in the
+public list of categories, or -1 if it is not in the list.  The program clips, scales and encodes as in training.  It
+returns scores of the classes, or numbers in the units of the labels.  For a row with an empty cell in a numeric column,
+where training would refuse or skip the row, it returns NaN.  Exporting needs torch.
 """
 
 import io
@@ -29,13 +29,16 @@ from dordis.errors import InputError, MissingExtra
 from dordis.privacy.scaling import Floats
 
 SAVED_MODEL = "model.dordis"
-"""Name of the file with model and preprocessing in the directory of a run."""
+"""Name of the file in the directory of a run that has the trained model and its preprocessing."""
 WEIGHTS, DESCRIPTION = "parameters.npy", "model.json"
 FORMAT = "dordis model 1"
 
 
 class ModelDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Description by which a saved model is constructed again: a built-in model with its sizes, or a user's class."""
+    """Description from which a saved built-in model is constructed again.
+
+    `kind` is the name of a built-in model, with its `sizes`, or names the class of a user's model, which is not stored.
+    """
 
     format: str
     kind: str
@@ -60,7 +63,7 @@ class TrainedModel:
 
     @property
     def module(self) -> Any:
-        """Return the trained torch module, or the parameters if the model is not a torch module."""
+        """Return the trained torch module; if the model is not a torch module, return the parameters."""
         return self.parameters if self.model is None else self.model.trained(self.parameters)
 
     def scores(self, rows: Any) -> Floats:
@@ -82,7 +85,10 @@ class TrainedModel:
         return np.asarray(scores.argmax(axis=1) if classes else scores.reshape(len(scores), -1).squeeze(1))
 
     def save(self, path: str | Path) -> Path:
-        """Write parameters, columns, ranges and categories to one file, which `dordis.load` reads; no pickle."""
+        """Write parameters, columns, ranges and categories to one file, which `dordis.load` reads; return its path.
+
+        The file contains no pickled objects.
+        """
         where, weights = Path(path), io.BytesIO()
         np.save(weights, self.parameters, allow_pickle=False)
         description = self.description or describe_model(self.model, self.encoder)
@@ -114,7 +120,8 @@ def describe_model(model: Model | None, encoder: Encoder | None) -> ModelDescrip
 def read_model(path: Path, model: Model | None = None) -> TrainedModel:
     """Read a saved model.
 
-    The file does not contain the class of a user's own model: pass `model`, or only the parameters are read.
+    The file does not contain the class of a user's own model.  For such a model pass `model`; otherwise only the
+    parameters are read.  Raise InputError if the file cannot be read or does not fit `model`.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -146,7 +153,9 @@ def _build(description: ModelDescription) -> Model | None:
 
 
 PREPROCESSING = "preprocessing.json"
-"""Name of the extra file of torch.export, or of the ONNX metadata, with the columns and the meaning of the output."""
+"""Name of the description of columns and output that an exported program contains: an extra file of torch.export, or a
+field of the ONNX metadata.
+"""
 ONNX = ".onnx"
 
 
@@ -233,7 +242,10 @@ def torch_module(model: Model, parameters: Floats) -> Any:
 
 
 def with_preprocessing(module: Any, encoder: Encoder) -> Any:
-    """Return a module that encodes raw rows, and returns scores of classes, or numbers in the units of the labels."""
+    """Return a module that encodes raw rows and applies `module`.
+
+    It returns scores of the classes, or numbers in the units of the labels.
+    """
     torch, table = import_torch(), encoder.table
 
     def number(values: Any, name: str) -> list[Any]:

@@ -1,6 +1,6 @@
 """Local training: gradient descent on one client's samples in numpy; and seeds, devices and optimisers for torch.
 
-torch is imported on first use.
+torch is imported only when it is used for the first time.
 """
 
 import math
@@ -25,9 +25,9 @@ BETA2, TINY = 0.999, 1e-8
 """Constants of AdamW: weight of the past in the second moment, and the term that keeps a step finite."""
 
 LARGEST_RATE = 1e4
-"""Largest learning rate; larger rates are mistakes, which the clipping of updates would hide."""
+"""Largest allowed learning rate; a larger one is a mistake, which the clipping of updates would hide."""
 _SMOOTHING = 0.01
-"""Pseudo-count of every label, so that the logarithm of an absent label is finite."""
+"""Number that is added to the count of every label, so that an absent label has a finite log frequency."""
 
 
 class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,14 +40,14 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lr: float = 4.0
     """Learning rate of the clients."""
     momentum: float = 0.0
-    """Momentum of the clients; for `adamw`, the weight of its first moment."""
+    """Momentum of the clients; for `adamw`, the weight of the past in the first moment."""
     proximal: float = 0.0
     """mu of FedProx: the weight of a penalty on the distance from the model of the round."""
     balance: float = 0.5
     """How far the loss is corrected for the client's own label frequencies: 0 is not at all, 1 is fully.
 
-    At 1 a client learns what distinguishes its labels, and not how frequent each is (Menon et al., "Long-tail learning
-    via logit adjustment", 2021).
+    With 1 a client learns what distinguishes its labels, and not how frequent each label is (Menon et al., "Long-tail
+    learning via logit adjustment", 2021).
     """
     method: Literal["sgd", "adamw"] = "sgd"
     """Optimiser of the clients."""
@@ -102,7 +102,10 @@ def check_converged(update: Floats, how: Training) -> None:
 
 
 def make_stepper(how: Training) -> Callable[[Floats, Floats], Floats]:
-    """Return a function that computes the next step from gradient and parameters: SGD with momentum, or AdamW."""
+    """Return a function from gradient and parameters to the next step of SGD with momentum, or of AdamW.
+
+    The function keeps the moments of earlier gradients.
+    """
     first: Floats | float = 0.0
     second: Floats | float = 0.0
     count = 0
@@ -129,14 +132,20 @@ def make_stepper(how: Training) -> Callable[[Floats, Floats], Floats]:
 def slopes(
     model: "Model", x: Floats, y: Labels, offset: Floats, how: Training, seed: Sequence[int]
 ) -> "Iterator[Slope]":
-    """Return an iterator over the gradient function of each step; it is made once if all steps take all samples."""
+    """Return an iterator over the steps, which yields the gradient function on the samples of each step.
+
+    If all steps take all samples, the same function is yielded for every step.
+    """
     if len(y) and how.takes_all(len(y)):
         return repeat(model.slope(x, y, offset), how.epochs)
     return (model.slope(x[batch], y[batch], offset) for batch in batches(len(y), how, seed))
 
 
 def batches(samples: int, how: Training, seed: Sequence[int]) -> Iterator[Indices]:
-    """Yield the sample indices of each step; an epoch takes every sample within the limit once."""
+    """Yield the sample indices of each step.
+
+    An epoch takes every sample once; with `limit`, all epochs take the same `limit` random samples.
+    """
     if not samples:
         return
     rng = np.random.default_rng(seed)
@@ -147,7 +156,10 @@ def batches(samples: int, how: Training, seed: Sequence[int]) -> Iterator[Indice
 
 
 def label_offset(y: Labels, classes: int, how: Training) -> Floats:
-    """Return the offset of each class's score: `class_offset` plus `balance` times the class's log frequency in `y`."""
+    """Return the number that training adds to the score of each class in the loss.
+
+    It is `class_offset` plus `balance` times the logarithm of the frequency of the class in `y`.
+    """
     offset: Floats = np.array(how.class_offset) if how.class_offset else np.zeros(classes)
     if not how.balance or y.ndim != 1 or y.dtype.kind not in "iu":
         return offset
@@ -157,7 +169,7 @@ def label_offset(y: Labels, classes: int, how: Training) -> Floats:
 
 
 def import_torch() -> Any:
-    """Import torch when it is first needed."""
+    """Return the module torch; raise `MissingExtra` if it is not installed."""
     try:
         import torch
     except ModuleNotFoundError as error:
@@ -200,7 +212,10 @@ def use_threads(count: int | None) -> Iterator[None]:
 
 
 def find_device(name: str) -> Any:
-    """Return the device of this name; "auto" is the first graphics processor, or else the CPU."""
+    """Return torch's device with this name; "auto" is the graphics processor, or the CPU if there is none.
+
+    Raise InputError if there is no such device.
+    """
     torch = import_torch()
     if name == "auto":
         name = accelerator(torch) or "cpu"
@@ -211,7 +226,7 @@ def find_device(name: str) -> Any:
 
 
 def make_optimiser(tensor: Any, how: Training) -> Any:
-    """Return torch's optimiser for a training: SGD with momentum, or AdamW."""
+    """Return torch's optimiser of `tensor` for the options `how`: SGD with momentum, or AdamW."""
     optim = import_torch().optim
     if how.method == "adamw":
         betas = (how.momentum, BETA2)
@@ -220,5 +235,5 @@ def make_optimiser(tensor: Any, how: Training) -> Any:
 
 
 def seed_number(seed: Sequence[int]) -> int:
-    """Return a seed as the single number that torch takes."""
+    """Return a seed of several numbers as a single number, the form that torch takes."""
     return int(np.random.SeedSequence(list(seed)).generate_state(1, np.uint64)[0])

@@ -1,8 +1,9 @@
-"""Local training with torch: large models with one thread for each client, small models for many clients at once.
+"""Local training with torch: clients of large models train in threads, many clients of small models train at once.
 
-A large model spends its time in torch's loops, which release Python's global lock, so clients train in threads.  For a
-small model a call for a hundred clients takes as long as a call for one client: each client has its own copy of the
-parameters, and torch.func.vmap takes the clients' steps at once.  A client's update does not depend on its thread.
+A large model spends its time in torch's loops, which release Python's global lock, so threads train clients at the same
+time.  For a small model, a call of torch for many clients takes about as long as a call for one client: each client has
+its own copy of the parameters, and torch.func.vmap takes a step of all clients in one call.  A client's update does not
+depend on the thread that computes it.
 """
 
 import copy
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class TrainingBuffers:
-    """A copy of the module for one client at a time; its parameters are parts of one flat tensor, its gradients of
-    another.
+    """A copy of the module in which one client at a time trains.
 
-    The memory is reused, because allocating it takes longer than the step of a client with few samples.
+    All parameters are parts of one flat tensor, and all gradients parts of another.  The memory is reused by the next
+    client, because allocating memory takes longer than the step of a client with few samples.
     """
 
     def __init__(self, model: "TorchModel") -> None:
@@ -75,14 +76,14 @@ class TrainingBuffers:
         return update
 
     def _dropout(self, layer: Any, x: Any) -> Any:
-        """Apply dropout with this thread's generator: torch's global generator is shared by all threads."""
+        """Apply dropout with this object's own generator, because all threads share torch's global generator."""
         if not layer.p:
             return x
         return x * self._torch.empty_like(x).bernoulli_(1 - layer.p, generator=self._generator).div_(1 - layer.p)
 
 
 def fit_in_threads(model: "TorchModel", start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
-    """Return the updates of clients in order; they are the same as after training one client after the other.
+    """Train clients in threads; return their updates in order, the same as if the clients trained one after the other.
 
     Return None if threads are not faster, or if a layer drew from torch's global generator, which threads share.
     """
@@ -111,7 +112,7 @@ def fit_in_threads(model: "TorchModel", start: Numbers, works: Sequence[Work], h
 
 
 _UNUSED = 3
-"""Reference count of an unused array inside the loop of `take`."""
+"""The reference count, inside the loop of `take`, of an array to which nothing else refers."""
 
 
 class UpdateBuffers:
@@ -133,9 +134,10 @@ class UpdateBuffers:
 
 
 LARGEST = 20_000
-"""Largest number of parameters of a model for which one pass of many clients is faster than a pass for each client."""
+"""Largest number of parameters for which one pass for many clients is faster than a pass for each client."""
 TOGETHER = 64
-"""Number of clients in a pass; clients of a pass have similar numbers of samples, so that little is padded."""
+"""Number of clients in a pass; the clients of a pass have similar numbers of samples, so that little padding is needed.
+"""
 
 
 def fit_batched(model: "TorchModel", start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
@@ -157,7 +159,7 @@ def fit_batched(model: "TorchModel", start: Numbers, works: Sequence[Work], how:
 
 
 class BatchedPass:
-    """Clients that train at once; clients with fewer steps or smaller batches are padded with samples of weight 0."""
+    """Clients that train at once; samples of weight 0 fill up the clients with fewer steps or smaller batches."""
 
     def __init__(self, model: "TorchModel", works: Sequence[Work], how: Training) -> None:
         self._model, self._how, self._torch = model, how, model._torch
@@ -178,7 +180,7 @@ class BatchedPass:
         return self._torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)
 
     def run(self, start: Numbers) -> list[Floats]:
-        """Take all steps; return the update of each client after the client's last step."""
+        """Take all steps of all clients; return the update of each client after its own last step."""
         torch, model, how, clients = self._torch, self._model, self._how, len(self._rows)
         begun = model._parameters(start)
         at = begun.expand(clients, -1).clone()

@@ -1,1 +1,1 @@
-"""Language models from counts: clients count words in a first pass, words and pairs of frequent words in a second."""
+"""Language models from counts: clients count words in a first pass, and words and word pairs in a second pass."""

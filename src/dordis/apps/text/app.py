@@ -1,4 +1,4 @@
-"""A language model from counts: a first pass counts words, a second pass words and pairs of frequent words."""
+"""A language model from counts: clients count words in a first pass, then words and pairs of frequent words."""
 
 from pathlib import Path
 from typing import ClassVar, Self
@@ -35,12 +35,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Options of a language model from counts.
 
     `data` is "reddit", "shakespeare", or a folder of LEAF's files in one of these two forms.  `vocabulary` is a file
-    with a public list of words, or a number: that many most frequent words of half of the held-out users (users who are
-    not clients).  Metrics are measured on the other held-out users; the texts of all held-out users are public.  The
-    first `words` rounds, the first pass, count words; the others, the second pass, also count pairs of the `top` most
-    frequent words.  Choose the number of rounds such that every client takes part once in each pass.  `zipf` and
-    `shift` are exponent and shift of the `Zipf` prior of words.  `spread` is the deviation of the prior of a pair's log
-    lift (`dordis.apps.text.model.lifts`).  `flat` and `share` weight the counts of the second pass (`PairCounts`).
+    with a public list of words, or a number n, which stands for the n most frequent words of half of the held-out users
+    (users who are not clients).  Metrics are measured on the other held-out users; the texts of all held-out users are
+    public.  The first `words` rounds are the first pass, in which clients count words.  The later rounds are the second
+    pass, in which clients also count pairs of the `top` most frequent words.  Choose the number of rounds such that
+    every client takes part once in each pass.  `zipf` and `shift` are exponent and shift of the `Zipf` prior of words.
+    `spread` is the standard deviation, under the prior, of the logarithm of a pair's lift
+    (`dordis.apps.text.model.lifts`).  `flat` and `share` weight the counts of the second pass (`PairCounts`).
     """
 
     data: str = "reddit"
@@ -62,7 +63,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Server(AppServer):
-    """Add up the noisy counts of all rounds, and estimate the language model from the sums."""
+    """A server that adds up the noisy counts of each pass, and estimates the language model from the sums."""
 
     evaluates_beside: ClassVar[bool] = True
 
@@ -101,12 +102,12 @@ class Server(AppServer):
 
     @property
     def unit(self) -> str:
-        """Return the description of the privacy unit."""
+        """Return a text that says what one client, the unit of privacy, is."""
         return f"clients = {self._population:,} users of the LEAF files"
 
     @property
     def measured(self) -> str:
-        """Return the description of the vocabulary and the test data of the perplexities."""
+        """Return a text on the vocabulary and the test data with which the perplexities are measured."""
         return f"perplexity over {self._corpus.symbols.said}"
 
     def model(self) -> Floats:
@@ -122,7 +123,10 @@ class Server(AppServer):
         self._words = None if at == 0 else self._words
 
     def _observe(self, at: int, part: slice, weights: Floats) -> NoisyCounts:
-        """Return the coordinates `part` of the summed counts of the first (0) or the second (1) pass."""
+        """Return the coordinates `part` of the summed counts of a pass; `at` is 0 for the first pass, 1 for the second.
+
+        `weights` are the weights with which clients multiplied these counts.
+        """
         deviation = max(float(np.sqrt(self._variances[at])), 1e-9)
         return NoisyCounts(self._totals[at][part], deviation, weights)
 
@@ -154,8 +158,9 @@ class Server(AppServer):
         return Bigrams(words, layout.contexts, layout.columns, found.reshape(layout.contexts.size, -1))
 
     def evaluate(self) -> dict[str, float]:
-        """Return perplexities by user and by token, of the model and of its words without pairs, and the share of
-        unknown tokens; empty without test data.
+        """Return the perplexities by user and by token, and the share of unknown tokens; nothing without test data.
+
+        The perplexities `unigram_..` are those of the model without pairs, in which words are independent.
         """
         if not self._corpus.test:
             return {}
@@ -199,7 +204,7 @@ class Server(AppServer):
 
 
 class Client(AppClient):
-    """Count words of the client's text in the first pass, words and pairs in the second."""
+    """A client that counts the words of its text in the first pass, and words and pairs in the second pass."""
 
     def __init__(self, text: Text, corpus: Corpus, settings: Settings) -> None:
         self._text, self._corpus, self._settings = text, corpus, settings
@@ -212,7 +217,7 @@ class Client(AppClient):
         return cls(corpus.clients[place], corpus, settings)
 
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
-        """Return the update of the first pass if the round's model is empty, or else of the second pass."""
+        """Return the update of the first pass if the round's model is empty, else the update of the second pass."""
         size = self._corpus.symbols.size
         if not model.size:
             return count_words(self._text, size)
@@ -222,7 +227,7 @@ class Client(AppClient):
 
 
 def pair_layout(words: Floats, corpus: Corpus, settings: Settings) -> PairCounts:
-    """Return the layout of updates in the second pass, given the public word probabilities of the first pass."""
+    """Return the layout of updates in the second pass; `words` are the public word probabilities of the first pass."""
     return PairCounts.from_words(words, corpus.symbols, settings.top, settings.flat, settings.share)
 
 
@@ -234,7 +239,7 @@ def prepare_counting(settings: Settings, task: Task) -> tuple[Corpus, Settings]:
 
 
 def find_texts(settings: Settings, home: Path) -> Path:
-    """Return the folder of the texts, which the settings name by data set or path."""
+    """Return the folder of the texts; the settings give the name of a data set or the path of the folder."""
     return find_folder(settings.data, settings.data_dir, home) if settings.data in DATA_SETS else home / settings.data
 
 

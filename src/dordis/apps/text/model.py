@@ -1,13 +1,13 @@
 """A language model of words and frequent pairs: texts of users as tokens, the counts of clients, and perplexity.
 
 Texts are pairs of tokens over a public vocabulary: a list, or the words of held-out users.  A vocabulary made from the
-clients' own texts would disclose their words without noise, and so would a perplexity on these texts.  So both come
-from held-out users: clients, vocabulary users and test users are disjoint.
+clients' own texts would disclose their words without noise, and so would a perplexity on these texts.  So the words and
+the test texts are from held-out users: clients, vocabulary users and test users are disjoint.
 
 Clients count words in a first pass, and words and pairs of frequent words in a second.  The lift of a pair is its
-frequency divided by the frequency that it would have if words were independent.  Probabilities are posterior means
-under priors of natural language.  The noise of a count is nearly Gaussian with a known deviation, so a posterior mean
-can be computed as a sum over a grid of values.
+probability divided by the product of the probabilities of its two words.  Words and lifts are estimated by posterior
+means under priors that suit natural language.  The noise of a count is nearly Gaussian with a known standard deviation,
+so a posterior mean can be computed as a sum over a grid of values.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -44,7 +44,7 @@ TokenPairs = tuple[list[str], list[str]]
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """The tokens of a user's text that are to be predicted, and the token before each of them."""
+    """A user's text: the tokens `following`, which are to be predicted, and the token `before` each of them."""
 
     before: Tokens
     following: Tokens
@@ -52,7 +52,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Symbols:
-    """The tokens of texts: their numbers, their names, and a description of their source (`said`)."""
+    """The tokens of all texts: their numbers, their names, and the text `said`, which describes vocabulary and test."""
 
     vocabulary: Vocabulary
     names: tuple[str, ...]
@@ -71,13 +71,13 @@ class Symbols:
         return Text(before, following)
 
     def unknown(self, text: Text) -> int:
-        """Return the number of tokens of a text that are not in the vocabulary."""
+        """Return how many of the tokens `following` of a text are not in the vocabulary."""
         return int(np.count_nonzero(text.following == (UNKNOWN if self.special else self.size - 1)))
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Texts of the clients by zero-based index, and of held-out users for testing."""
+    """The texts of the clients by zero-based index, and the texts of held-out users on which the model is tested."""
 
     symbols: Symbols
     clients: tuple[Text, ...] = field(repr=False)
@@ -99,8 +99,8 @@ class Users:
 def read_corpus(folder: Path, vocabulary: Path | int, population: int, seed: int) -> Corpus:
     """Read LEAF's files of texts, draw the clients among the users, and use held-out users for testing.
 
-    If `vocabulary` is a number, it consists of that many most frequent words of half of the held-out users, and the
-    other half is tested.  With a list of words, or for texts of letters, all held-out users are tested.
+    If `vocabulary` is a number n, the vocabulary is the n most frequent words of half of the held-out users, and the
+    model is tested on the other half.  With a list of words, or for texts of letters, it is tested on all of them.
     """
     users = draw_users(folder, population, seed, isinstance(vocabulary, int))
     symbols = read_symbols(vocabulary, users)
@@ -132,7 +132,7 @@ def draw_users(folder: Path, population: int, seed: int, needs_words: bool) -> U
 
 
 def _collect(written: Iterable[tuple[str, UserData]]) -> dict[str, UserData]:
-    """Return all texts of each user, in the order of their first texts."""
+    """Return all texts of each user; the users are in the order of their first texts."""
     users: dict[str, UserData] = {}
     for user, data in written:
         known = users.get(user, UserData([], []))
@@ -193,16 +193,16 @@ def _comments(data: UserData, whole: bool) -> TokenPairs:
 
 @dataclass(frozen=True, eq=False)
 class Bigrams:
-    """A model of the next word: the probability of the word, times the lift of the pair if both words are frequent.
+    """A model of the next word: the word's probability, times the lift of the pair if the model has one for this pair.
 
-    These products are normalised for each preceding word.
+    The products are normalised for each preceding word.  `words` are the probabilities of the words.
     """
 
     words: Floats = field(repr=False)
     contexts: Tokens = field(repr=False)
     columns: Tokens = field(repr=False)
     lifts: Floats = field(repr=False)
-    """The lift of each pair: a row for each word before (`contexts`), a column for each next word (`columns`)."""
+    """The lift of each pair: a row for each preceding word in `contexts`, a column for each next word in `columns`."""
 
     @classmethod
     def unigrams(cls, words: Floats) -> "Bigrams":
@@ -212,7 +212,7 @@ class Bigrams:
 
     @cached_property
     def _totals(self) -> Floats:
-        """Return the normalising constant of each context."""
+        """Return the normalising constant of each word in `contexts`."""
         totals: Floats = 1.0 + (self.lifts - 1.0) @ self.words[self.columns]
         return totals
 
@@ -228,14 +228,14 @@ class Bigrams:
 
 
 def perplexities(model: Bigrams, texts: Sequence[Text]) -> tuple[float, float]:
-    """Return the perplexity by user, in which all users count the same, and by token, in which all tokens do."""
+    """Return the perplexity by user (all users have the same weight) and by token (all tokens have the same weight)."""
     losses = [-np.log(model.probabilities(text)) for text in texts if text.following.size]
     by_user = np.mean([loss.mean() for loss in losses])
     return float(np.exp(by_user)), float(np.exp(np.concatenate(losses).mean()))
 
 
 def countable(symbols: Symbols) -> Floats:
-    """Return 1 for every token that can be predicted, and 0 for padding and for the beginning of a sentence."""
+    """Return a weight for each token: 1 if it can be predicted, 0 for padding and for the beginning of a sentence."""
     weights = np.ones(symbols.size)
     if symbols.special:
         weights[[PAD, BEGIN]] = 0.0
@@ -251,21 +251,22 @@ def count_words(text: Text, size: int) -> Floats:
 class PairCounts:
     """Layout of updates in the second pass, derived from the public word probabilities `words` of the first pass.
 
-    Counts of words are weighted by p^-flat, counts of pairs by (p q)^-flat, where p and q are probabilities of words.
-    `share` is the norm of the counts of pairs in an update of norm 1.
+    A pair is a word in `contexts` followed by a word in `columns`.  Clients multiply the count of a word by p^-flat,
+    and the count of a pair by (p q)^-flat, where p and q are the probabilities of the words.  `share` is the norm of
+    the counts of pairs in an update of norm 1.
     """
 
     words: Floats = field(repr=False)
     contexts: Tokens = field(repr=False)
     alike: Tokens = field(repr=False)
-    """For every context the word whose frequency it has: the context itself, and END for BEGIN."""
+    """For each context the word that is as frequent as the context: the context itself, but END for BEGIN."""
     columns: Tokens = field(repr=False)
     flat: float
     share: float
 
     @classmethod
     def from_words(cls, words: Floats, symbols: Symbols, top: int, flat: float, share: float) -> "PairCounts":
-        """Construct the layout for pairs of the `top` most frequent words; a sentence's beginning is a context too."""
+        """Construct the layout for pairs of the `top` most frequent words; BEGIN is a context too, if it is a token."""
         columns = np.argsort(-words, kind="stable")[:top]
         begin, end = ([BEGIN], [END]) if symbols.special else ([], [])
         contexts, alike = np.array([*begin, *columns]), np.array([*end, *columns])
@@ -283,7 +284,7 @@ class PairCounts:
         return _flatten(self.words, self.flat), _flatten(self.independent(self.words), self.flat)
 
     def independent(self, words: Floats) -> Floats:
-        """Return the frequencies that the pairs would have if words were independent."""
+        """Return, for each pair, the product of the probabilities of its two words."""
         return np.outer(words[self.alike], words[self.columns]).ravel()
 
     def count(self, text: Text) -> Floats:
@@ -317,15 +318,15 @@ def _unit(counts: Floats) -> Floats:
 
 
 _GRID = 200
-"""Number of values of a word's probability in the grid of the Zipf prior, from the first rank to the last."""
+"""Number of values of a word's probability in the grid of the Zipf prior, which covers all ranks."""
 _ITERATIONS = 6
 _NODES = np.linspace(-5.0, 5.0, 41)
-"""Standard normal deviates at which a log-normal prior is summed."""
+"""Values of a standard normal variable at which the posterior of a lift is summed."""
 
 
 @dataclass(frozen=True, eq=False)
 class NoisyCounts:
-    """Noisy summed counts: an unknown factor times weighted probabilities, plus noise of the deviation `deviation`."""
+    """Noisy summed counts: an unknown factor times weights times probabilities, plus noise of this `deviation`."""
 
     total: Floats = field(repr=False)
     deviation: float
@@ -340,14 +341,14 @@ class NoisyCounts:
 class Zipf:
     """The prior of words: the word of rank r has a probability proportional to (r + shift)^-exponent.
 
-    Which word has which rank is unknown.
+    Under the prior every rank is equally likely for a word.
     """
 
     exponent: float = 1.4
     shift: float = 6.0
 
     def grid(self, size: int) -> tuple[Floats, Floats]:
-        """Return values for the probability of one of `size` words, and the logarithm of each value's prior weight."""
+        """Return a grid of values for the probability of one of `size` words, and the log prior weight of each."""
         edges = np.exp(np.linspace(0.0, np.log(size), _GRID + 1))
         words, ranks = np.diff(edges), np.sqrt(edges[1:] * edges[:-1])
         probabilities = (ranks + self.shift) ** -self.exponent
@@ -355,10 +356,9 @@ class Zipf:
 
 
 def word_probabilities(seen: Sequence[NoisyCounts], prior: Zipf) -> Floats:
-    """Return the posterior mean of every word's probability, given noisy counts; 0 for a word without any weight.
+    """Return the posterior mean of each word's probability, given noisy counts; 0 for a word whose weights are all 0.
 
-    The unknown factors of the counts are estimated from the probabilities, and the probabilities from the factors, in
-    turn.
+    The unknown factors of the counts (`NoisyCounts`) and the probabilities are estimated in turn, each from the other.
     """
     x, chances = prior.grid(seen[0].total.size)
     possible = np.any([sum_.weights > 0 for sum_ in seen], axis=0)
@@ -376,11 +376,12 @@ def word_probabilities(seen: Sequence[NoisyCounts], prior: Zipf) -> Floats:
 
 
 def lifts(seen: NoisyCounts, independent: Floats, spread: float) -> Floats:
-    """Return the posterior mean of every pair's lift: its frequency divided by that of independent words.
+    """Return the posterior mean of the lift of each pair, given the noisy counts of pairs.
 
-    `independent` are the products of the words' probabilities.  Under the prior the logarithm of a lift is normal with
-    deviation `spread`, and the mean lift is 1.  The unknown factor of the sum is estimated as if all pairs together
-    were as frequent as independent words.
+    The lift of a pair is its probability divided by the product of the probabilities of its two words; `independent`
+    has this product for each pair.  The prior of a lift is log-normal with mean 1, and `spread` is the standard
+    deviation of its logarithm.  The unknown factor of the counts (`NoisyCounts`) is estimated under the assumption
+    that the probabilities of all pairs add up to the sum of `independent`.
     """
     expected = independent * seen.weights
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -392,7 +393,7 @@ def lifts(seen: NoisyCounts, independent: Floats, spread: float) -> Floats:
 
 
 def _mean(log_weights: Floats, values: Floats) -> Floats:
-    """Return the mean of values under weights that are given by their logarithms, row by row."""
+    """Return, for each row of `log_weights`, the mean of `values` under the weights with these logarithms."""
     weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
     mean: Floats = weights @ values / weights.sum(axis=1)
     return mean
