@@ -1,1 +1,1 @@
-"""Runs with simulated clients: their dropout, rounds in virtual time, and ideal rounds without messages."""
+"""Runs with simulated clients: full and ideal rounds with simulated dropout, and rounds in virtual time."""

@@ -29,16 +29,18 @@ def nothing_lost(client: ClientId, message: Message) -> bool:
 
 
 class LocalExchange(MessageMeter):
-    """Delivers requests to clients in this process, one after the other, each when the caller takes the next reply.
+    """Delivers requests to clients in this process, one after the other, as the caller takes the replies.
 
     `lost_request` and `lost_reply` tell whether a message is lost.  A client that raises an error does not answer; its
-    error is appended to `errors`, as is the error of a malformed reply.  Only `UnusableUpdate` is raised, because it is
-    an error of the application.  `sent` counts the bytes of each client's replies, `received` those of its requests,
-    `kinds` the bytes of requests by type, and `seconds` each client's CPU time, including its encoding and decoding.
+    error is appended to `errors`, and so is the error of a malformed reply.  Only `UnusableUpdate` is raised to the
+    caller, because it is an error of the application.  `sent` counts the bytes of each client's replies, `received` the
+    bytes of the requests to each client, `kinds` the bytes of requests by type, and `seconds` each client's CPU time,
+    including encoding and decoding on the client.
 
-    Requests to work ahead are delivered only if `ahead` is True, because their results for all clients are in memory at
-    once.  Requests to `helpers` are never lost, and their times and errors are recorded separately.  `coming` returns
-    the clients that answer an open call, in the order of their arrival; the call closes if `time_is_up` returns True.
+    Requests that only let a client compute something early (`Message.ahead`) are delivered only if `ahead` is True,
+    because the results of all clients are then in memory at once.  Requests to `helpers` are never lost, and the times
+    and errors of helpers are recorded separately.  `coming` returns the clients that answer an open call (`OpenCall`),
+    in the order of their arrival; the call closes if `time_is_up` returns True.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class LocalExchange(MessageMeter):
         self.helper_errors: list[tuple[ClientId, DordisError]] = []
 
     def __call__(self, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
-        """Deliver the requests and yield client and reply one by one; long vectors (bulk) are not copied."""
+        """Deliver the requests one by one, and yield each client's id and reply; long vectors (bulk) are not copied."""
         if isinstance(requests, OpenCall):
             yield from self._admitted(requests)
         encoded: dict[int, bytes] = {}  # so that a request to all clients is encoded once
@@ -81,7 +83,10 @@ class LocalExchange(MessageMeter):
                 yield u, reply
 
     def _admitted(self, call: OpenCall) -> Iterator[tuple[ClientId, Message]]:
-        """Yield the contributions to an open call, of clients in order of arrival; each is invited and trains first."""
+        """Yield the contributions to an open call, in the order in which clients arrive.
+
+        A client is invited and trains when it arrives, before it contributes.
+        """
         for u in self._coming():
             if self._time_is_up():
                 call.close()
@@ -103,7 +108,7 @@ class LocalExchange(MessageMeter):
                         yield u, reply
 
     def _helped(self, u: ClientId, request: Message) -> Message | None:
-        """Deliver a request to helper `u`, encoded and decoded, and return the reply; None if the helper refuses."""
+        """Encode, decode and deliver a request to helper `u`; return the reply, or None if the helper raises."""
         start = thread_time()
         try:
             return wire.carry(self._helpers[u].handle(wire.carry(request, type(request))), reply_to(request))

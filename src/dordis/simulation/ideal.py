@@ -1,7 +1,8 @@
-"""Rounds without the messages of the summing protocol: the same clients, consent, rounding and noise law, no masks.
+"""Ideal rounds: the same clients, consent, rounding and noise distribution as in the protocol, but no masks and no
+messages of the summing protocol.
 
 A sum of independent Skellam variables is a Skellam variable, so the noise left in a sum is drawn once, and not for each
-client.  Dropouts have the same effect as in the protocol: with too many, the same errors are raised.
+client.  Dropouts have the same effect as in the protocol: too many dropouts raise the same errors.
 """
 
 import secrets
@@ -33,7 +34,7 @@ from dordis.rounds.invitation import Accepted, Invitation, Train
 from dordis.rounds.watch import REFUSED, StageBegan, Watch, silent
 
 LONG = 1 << 16
-"""Least number of coordinates for which several threads encode updates; for fewer, threads take more time."""
+"""Least length of updates that several threads encode and sum; for shorter updates threads would take more time."""
 PIECE = 1 << 15
 """Number of coordinates that are summed over all clients at a time, so that they fit into the processor's cache."""
 NOTHING: Vector = np.zeros(0, np.uint32)
@@ -47,10 +48,10 @@ class Clients(Protocol):
 
 @dataclass(frozen=True)
 class PredictedRound:
-    """A predicted round.
+    """A round whose outcome is known before anything is summed.
 
-    `course` has its survivors and errors, `leaving` the stage at which each dropout leaves, and `refusing` the clients
-    whose owners refused.
+    `course` knows its survivors and the errors that it raises.  `leaving` has the stage at which each dropout leaves,
+    and `refusing` the clients whose owners refused.
     """
 
     course: Prediction
@@ -62,9 +63,9 @@ class IdealRounds:
     """Computes the result of a summing protocol without its messages.
 
     Owners consent and count participations as in the protocol.  If `rounds` is True, updates are always rounded to
-    integers.  Otherwise updates without noise, or with the noise of a trusted server, are summed as real numbers, and
-    the sum differs from the protocol's by the rounding errors.  `close_at` is the number of contributions at which a
-    round without a fixed list of clients closes.
+    integers.  If it is False, updates without noise, or with the noise of a trusted server, are summed as real numbers;
+    their sum differs from the protocol's sum by the rounding errors.  `close_at` is the number of contributions at
+    which a round without a fixed list of clients closes.
     """
 
     def __init__(
@@ -86,7 +87,10 @@ class IdealRounds:
         self._noise, self._cores, self._rounds = OneDraw(entropy), cores, rounds
 
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
-        """Invite the clients, and let those train that do not drop out early; return the ready clients."""
+        """Invite the clients that do not drop out early, let them train, and return the clients that are ready.
+
+        For a protocol without a fixed list of clients, return only the helpers' keys: clients arrive later.
+        """
         self._departures.begin(invitation.invite.info.index, invitation.clients)
         if not self._protocol.has_cohort:
             return Gathered({}, introductions=self._introduce(invitation.invite.round))
@@ -155,7 +159,9 @@ class IdealRounds:
         return RoundResult(outputs, aggregate, stages, self._dropped(entered), sum_check=check, clients=clients)
 
     def _enter(self, agreed: AgreedRound) -> "PredictedRound":
-        """Ask owners for consent, count participations, and predict the round; clients whose owners refuse drop out."""
+        """Ask the owners for consent, count participations, and predict the round; a client whose owner refuses drops
+        out.
+        """
         parameters, predict = agreed.parameters, self._protocol.predict
         if predict is None:
             raise InputError(f"the protocol '{self._protocol.name}' has no cohort: pass the round's invitation")
@@ -172,7 +178,7 @@ class IdealRounds:
         return PredictedRound(course, leaving, refusing)
 
     def _arrive(self, agreed: AgreedRound) -> "PredictedRound":
-        """Let clients arrive and contribute one after the other, until there are enough contributions."""
+        """Let clients arrive and contribute one after the other, until the round has enough contributions to close."""
         invitation, stage = agreed.invitation, self._protocol.stages[self._protocol.upload]
         if invitation is None:
             raise InputError("a round without a list of clients needs its invitation: pass it with the agreed round")
@@ -186,9 +192,9 @@ class IdealRounds:
         return PredictedRound(ArrivalPrediction(agreed.parameters, tuple(arrived), stage), {}, [])
 
     def _contributes(self, u: ClientId, agreed: AgreedRound, invitation: Invitation) -> bool:
-        """Let a client accept the invitation, train, consent, and count its participation.
+        """Let a client accept the invitation and train; let its owner consent and count the participation.
 
-        Return False if it refuses one of these or its proof of selection is invalid.
+        Return False if client or owner refuses any of these, or if the client's proof of selection is invalid.
         """
         proof = self._accepted(u, invitation)
         if proof is None or not self._trained(u):
@@ -210,7 +216,9 @@ class IdealRounds:
         return {stage: clients for stage, clients in dropped.items() if clients}
 
     def _refusing(self, agreed: AgreedRound, leaving: Leaving) -> list[ClientId]:
-        """Return the clients whose owners refuse the parameters, of those that do not drop out at the first stage."""
+        """Ask the owners of all clients that do not drop out at the first stage; return the clients whose owners refuse
+        the parameters.
+        """
         first, refusing = self._protocol.stages[0], []
         for u in agreed.parameters.clients:
             if leaving.get(u) != first:
@@ -229,7 +237,7 @@ class IdealRounds:
         return True
 
     def _add_encoded(self, clients: Sequence[ClientId], private: DistributedDP) -> Vector:
-        """Return the sum of the clients' encoded updates modulo 2^32; long ones are encoded by several threads."""
+        """Return the sum of the clients' encoded updates modulo 2^32; several threads encode long updates."""
 
         def add(part: Sequence[ClientId]) -> Vector:
             total = np.zeros(private.parameters.dim, np.uint32)
@@ -247,7 +255,9 @@ class IdealRounds:
         return first
 
     def _add_reals(self, clients: Sequence[ClientId], private: DistributedDP) -> Floats:
-        """Return the sum of the clients' clipped updates as real numbers, computed PIECE coordinates at a time."""
+        """Return the sum of the clients' clipped updates as real numbers; it is computed in pieces of `PIECE`
+        coordinates.
+        """
         updates = [self._round(u).take_update(private.parameters).update for u in clients]
         factors = [private.mechanism.clip_factor(update) for update in updates]
         total = np.zeros(private.mechanism.grid.dim)
@@ -267,7 +277,9 @@ class IdealRounds:
         return total
 
     def _is_asked(self, leaving: str | None) -> bool:
-        """Tell whether a client that leaves at the stage `leaving` (None: it stays) is asked for its upload."""
+        """Tell whether a client that leaves at the stage `leaving` is asked for its upload; None stands for a client
+        that stays.
+        """
         return leaving is None or self._protocol.stages.index(leaving) >= self._protocol.upload
 
     def _round(self, u: ClientId) -> ClientRound:

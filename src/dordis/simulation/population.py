@@ -1,4 +1,4 @@
-"""The clients of a simulated run, in this process: their keys, owners and dropouts, and the runner of their rounds.
+"""The clients of a simulated run: their long-term keys, owners and dropouts, and the runners of their rounds.
 
 Selection and dropout are drawn from the seed of the simulation; long-term keys are derived from a secret of the run.
 """
@@ -49,7 +49,7 @@ SECRET = "simulation.key"  # noqa: S105  the name of a file
 """File in a run's directory with the 32 secret bytes from which the keys of all simulated clients are derived."""
 
 ARRIVALS = "arrivals.bin"
-"""File in a run's directory with the contributions to the open round, for protocols without a list of clients."""
+"""File in a run's directory with the contributions to the unfinished round, for protocols without a list of clients."""
 
 AppClients = Callable[[ClientId], AppClient]
 """Function that returns the application of the client with a given id."""
@@ -69,7 +69,7 @@ class Identities:
 
     @classmethod
     def read(cls, path: Path, ids: tuple[ClientId, ...], helpers: tuple[ClientId, ...] = ()) -> "Identities":
-        """Return the identities of a run, with the secret in its directory; raise InputError if it is missing."""
+        """Return the identities for the secret in the run's directory `path`; raise InputError if it is missing."""
         try:
             return cls((path / SECRET).read_bytes(), ids, helpers)
         except OSError:
@@ -95,7 +95,7 @@ class Identities:
 
 
 class SimulatedClients:
-    """The clients of a run, by id; each is created on first use."""
+    """The clients of a run by id; each client is created when it is first used."""
 
     def __init__(
         self, home: "SimulatedHome", selection: Selection, participation: Mapping[ClientId, MemoryParticipation]
@@ -114,7 +114,7 @@ class SimulatedClients:
         return self._clients[u]
 
     def willing(self, cap: int | None) -> list[ClientId]:
-        """Return the clients with fewer counted participations than `cap`; all clients if it is None."""
+        """Return the clients whose owners counted fewer participations than `cap`; all clients if `cap` is None."""
         return [u for u, own in self._participation.items() if cap is None or own.count() < cap]
 
     def _make_client(self, u: ClientId) -> Client:
@@ -141,7 +141,7 @@ class SimulatedClients:
 
 @dataclass(frozen=True)
 class SimulatedHome:
-    """The population of a simulated run: its clients, in this process or in processes of Ray, and their owners."""
+    """The population of a simulated run: the clients and their owners, in this process or in processes of Ray."""
 
     job: Job
     settings: Simulation
@@ -152,9 +152,12 @@ class SimulatedHome:
     dropout: Dropout | None = None
     """Dropout model that replaces the configured one, if given."""
     arrivals: ArrivalStore = field(default_factory=ArrivalStore)
-    """Stores the contributions to the open round, for protocols without a list of clients."""
+    """Store of the contributions to the unfinished round, for protocols without a list of clients."""
     entropy_of: Callable[[ClientId], Entropy] | None = None
-    """Random source of each client, instead of `entropy`: results then do not depend on process and order."""
+    """Function that gives each client its own random source instead of `entropy`.
+
+    Results then do not depend on which process computes a client, nor on the order of the clients.
+    """
 
     @property
     def fidelity(self) -> str:
@@ -176,7 +179,7 @@ class SimulatedHome:
 
     @property
     def has_keys(self) -> bool:
-        """Tell whether clients need keys for signatures: not in ideal rounds, which have no messages."""
+        """Tell whether clients need keys for signatures; in ideal rounds, which have no messages, they need none."""
         return self.fidelity != "ideal"
 
     @cached_property
@@ -201,27 +204,27 @@ class SimulatedHome:
         return self._seed("selection")
 
     def last_index(self) -> int:
-        """Return -1: no index of a round is stored outside the records of the run."""
+        """Return -1, because a simulation stores no index of a round outside the records of the run."""
         return -1
 
     def explain_failure(self) -> str:
-        """Return an empty text: the error of a simulated round has the whole reason."""
+        """Return an empty text, because the error of a simulated round already states the whole reason."""
         return ""
 
     def interrupted(self) -> InterruptedRound[Any] | None:
-        """Return the stored round that waits for contributions; None if no such round is stored."""
+        """Return the stored round that still waits for contributions; None if no such round is stored."""
         kind = InterruptedRound[self.job.protocol.parameters]  # type: ignore[name-defined]
         return self.arrivals.round(kind)
 
     def store(self, path: Path) -> None:
-        """Write the secret of all keys to a run's directory, and open the file of contributions there."""
+        """Write the secret of all keys to the run's directory `path`, and open the file of contributions in it."""
         write_new(path / SECRET, self.identities.secret)
         self.arrivals.open(path / ARRIVALS)
 
     def create_helpers(self, verify_client: VerifyClient = accept_any_client) -> Mapping[ClientId, Party]:
         """Return the helpers by id; empty if the protocol has none.
 
-        They verify with `verify_client` that a contributing client was selected, if the protocol requires it.
+        If the protocol requires it, the helpers verify with `verify_client` that a contributing client was selected.
         """
         protocol, keys = self.job.protocol, self.identities.helper_keys
         if protocol.helper is None:
@@ -241,8 +244,8 @@ class SimulatedHome:
     ) -> RoundRunner:
         """Return a runner of the run's rounds.
 
-        `counted` has the participations so far, because simulated owners store none.  `tap` may wrap the exchange, for
-        instance to record messages.
+        `counted` has the participations so far, because simulated owners store no participations themselves.  `tap`
+        may wrap the exchange, for instance to record messages.
         """
         is_open = isinstance(selection, OpenArrival)
         order = in_given_order if is_open else partial(arrival_order, self.selection_seed)
@@ -292,7 +295,7 @@ class SimulatedHome:
 
     @property
     def cap(self) -> int | None:
-        """Return the participation cap if owners cannot bound the cost of a round but count rounds; otherwise None."""
+        """Return the participation cap if owners count rounds because they cannot bound a round's cost; else None."""
         return self.job.design.cap if self.job.design.proves and not self.job.design.counts else None
 
     @cached_property
@@ -311,7 +314,7 @@ class SimulatedHome:
 
 
 Present = Callable[[int, Collection[ClientId]], Collection[ClientId]]
-"""Function that returns those of the given clients that can be invited to the round with a given index."""
+"""Function of a round's index and of clients, which returns the clients that can be invited to this round."""
 
 
 def everyone(index: int, clients: Collection[ClientId]) -> Collection[ClientId]:
@@ -378,7 +381,10 @@ class LocalRounds(FullRounds):
 def announce_peers(
     exchange: Exchange, clients: SimulatedClients, is_absent: Callable[[ClientId], bool] = lambda u: False
 ) -> Exchange:
-    """Return an exchange that passes the applications of all clients to `tell_peers` before requests to train."""
+    """Return an exchange that calls `tell_peers` with the clients that are about to train, before it asks them to.
+
+    Clients for which `is_absent` returns True are left out.
+    """
 
     def deliver(requests: Requests) -> Iterable[tuple[ClientId, Message]]:
         asked = [u for u, request in requests.items() if isinstance(request, Train)]

@@ -1,8 +1,9 @@
 """Measured costs of a round, from rounds with updates of zeros, which reveal nothing and cost no privacy.
 
 `profile` is the paper's offline micro-benchmark (section 4.2): it measures the duration of each stage in small rounds.
-The computations of clients and server are measured in CPU seconds of this machine, and charged in virtual time to
-devices of different speeds.  `rehearse` estimates the time and bytes of a planned run from one round.
+The computations of clients and server are measured in CPU seconds of this machine.  In virtual time, the computation
+of a client takes as long as it would take on the client's simulated device.  `rehearse` estimates the time and the
+bytes of a round of a planned run.
 """
 
 import math
@@ -47,16 +48,15 @@ from dordis.simulation.virtual_devices import (
 )
 
 DIMS = (50_000, 200_000, 400_000)
-"""Lengths of timed updates: short, but long enough that each of eight chunks has several blocks.
-
-None is a multiple of a large block.
+"""Lengths of timed updates: short, but so long that each of eight chunks has several blocks (of coordinates that are
+rotated together).  No length is a multiple of a large power of two.
 """
 NUMBERS = (1, 2, 4, 8)
 REPEATS = 2
 
 
 class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The clients' devices, of different speeds; by default those of the paper (section 6.1)."""
+    """The speeds of the clients' devices; by default the speeds of the paper (section 6.1)."""
 
     bandwidth: float = 21.0
     """Bandwidth of the slowest link in Mbps; the fastest link has ten times as much."""
@@ -75,7 +75,7 @@ class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MeasuredProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The result of a micro-benchmark: its setting, the timings, and the performance model fitted to them."""
+    """The result of a micro-benchmark: its setting, the timings, and the performance model fitted to the timings."""
 
     clients: int
     protocol: str
@@ -93,12 +93,12 @@ class MeasuredProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Bench:
-    """Times rounds with updates of zeros, with the clients and the noise of a job."""
+    """A benchmark that times rounds with updates of zeros, with as many clients and the same noise as a job."""
 
     simulated: SimulatedJob
     hardware: Hardware
     longest: int
-    """Coordinates of the longest update; its bits per coordinate are used in all timed rounds."""
+    """Length of the longest update; all timed rounds use the bits per coordinate of an update of this length."""
 
     @cached_property
     def ids(self) -> tuple[ClientId, ...]:
@@ -160,7 +160,7 @@ class Bench:
 
     @cached_property
     def bits(self) -> int:
-        """Return the bits of a coordinate in all timed rounds: those of the longest update."""
+        """Return the bits per coordinate in all timed rounds: the bits for an update of the length `longest`."""
         design = self.simulated.job.design
         return replace(design, setting=replace(design.setting, dim=self.longest, buckets=0)).mechanism.grid.bits
 
@@ -177,9 +177,10 @@ def profile(
     repeats: int = REPEATS,
     progress: Callable[[str], None] = lambda what: None,
 ) -> MeasuredProfile:
-    """Time rounds of all lengths `dims` and numbers of chunks `numbers`, and fit the performance model to the times.
+    """Time a round for each length in `dims` and each number of chunks in `numbers`, `repeats` times each.
 
-    The times of a first round, which warms up, are not used.
+    Return the times, and the performance model that is fitted to them.  The times of a first round, which only warms
+    up, are not used.
     """
     config, bench = simulated.config, Bench(simulated, hardware, max(*simulated.job.app.dims, *dims))
     progress("warming up")
@@ -206,7 +207,10 @@ def profile(
 
 
 def check_complete(result: RoundResult, exchange: LocalExchange, n: int) -> None:
-    """Raise the first client's error, or InputError, if a timed round lost clients, so that its times are too short."""
+    """Raise an error if a timed round lost clients, because its times are then too short.
+
+    It is the first error of a client; if no client raised one, it is an InputError.
+    """
     if exchange.errors:
         raise exchange.errors[0][1]
     if result.dropped or any(len(output.survivors) != n for output in result.outputs):
@@ -214,7 +218,8 @@ def check_complete(result: RoundResult, exchange: LocalExchange, n: int) -> None
 
 
 LONGEST = 1 << 18
-"""Most coordinates of a measured update; time and bytes of longer ones are extrapolated in proportion to them."""
+"""Largest length of a measured update; time and bytes of longer updates are extrapolated in proportion to the length.
+"""
 
 
 @dataclass(frozen=True)
@@ -229,11 +234,12 @@ class RehearsalCosts:
     protocol: float
     up: float | None
     down: float | None
-    """Bytes that a client receives, with the whole model; if it already has the model, `model_bytes` fewer."""
+    """Bytes that a client receives if it gets the whole model; a client that has the model gets `model_bytes` fewer."""
     model_bytes: int
     missed_bytes: int | None
-    """Bytes of the sum of one missed round, which a client receives instead of the model; None if it always gets the
-    model."""
+    """Bytes of the sum of one missed round, which a client that missed the round receives instead of the model; None if
+    it receives the model.
+    """
 
     @property
     def seconds(self) -> float:
@@ -242,7 +248,7 @@ class RehearsalCosts:
 
 
 def zero_population(simulated: SimulatedJob, design: RoundPlan, identities: Identities, fidelity: str) -> SimulatedHome:
-    """Return a population for a job without dropout, whose clients have updates of zeros instead of training."""
+    """Return a population for a job without dropout, in which clients do not train and have updates of zeros."""
     dim = design.setting.dim
     job, client = replace(simulated.job, app=IdleServer(dim), design=design), FixedClient(np.zeros(dim))
     settings = Simulation(fidelity="ideal" if fidelity == "ideal" else "full", dropout=NoDropout())
@@ -250,7 +256,9 @@ def zero_population(simulated: SimulatedJob, design: RoundPlan, identities: Iden
 
 
 def rehearse(simulated: SimulatedJob) -> RehearsalCosts:
-    """Return the costs of a round, from one measured round of zeros and one training, whose update is discarded.
+    """Return the estimated costs of a round.
+
+    One round with updates of zeros is measured, and one training of one client, whose update is discarded.
 
     If the application has updates of several lengths, the longest one is measured.
     """
@@ -275,9 +283,9 @@ def rehearse(simulated: SimulatedJob) -> RehearsalCosts:
 
 
 def _missed(simulated: SimulatedJob, model: int) -> int | None:
-    """Return the bytes of the sum of one missed round; None if clients cannot catch up with it.
+    """Return the bytes of the sum of one missed round, which brings a client's model up to date.
 
-    Also None if the model, of `model` bytes, is smaller.
+    Return None if clients cannot compute the model from sums, or if the model, of `model` bytes, is not larger.
     """
     design, follows = simulated.job.design, simulated.client(ClientId(1)).follows
     if not (follows and design.mechanism.is_decoded_by_chunk):
@@ -291,7 +299,7 @@ def _missed(simulated: SimulatedJob, model: int) -> int | None:
 
 
 def _work(simulated: SimulatedJob) -> float:
-    """Return the seconds that the application takes to compute the update of one client."""
+    """Return the seconds that the first client's application takes to compute an update, or gradients of records."""
     client, app, design = simulated.client(ClientId(1)), simulated.job.app, simulated.job.design
     if design.record_encoding is not None:
         return rehearse_records(as_record_client(client), app, design.setting.clip, design.record_encoding)

@@ -1,6 +1,6 @@
 """Simulated runs: a whole run from its configuration, or a single round with all clients of a population.
 
-Means, audits, profiles and demos are single rounds.
+Private statistics, audits, profiles and demos run single rounds.
 """
 
 import secrets
@@ -54,7 +54,7 @@ class SimulatedJob:
         return SimulatedHome(self.job, self.config.simulation, self.client, known)
 
     def start(self, root: Path, config: str) -> Run:
-        """Start a run in a new directory under `root`, which also stores `config`, the configuration as TOML."""
+        """Start a run in a new directory under `root`; `config`, the configuration as TOML, is stored there too."""
         return Run.start(self.job, self.home(), root, config)
 
     def resume(self, path: Path) -> Run:
@@ -70,7 +70,7 @@ class SimulatedJob:
 
 
 class CachedClients:
-    """A factory of clients' applications that creates each once; a pickled copy creates them again."""
+    """A factory of clients' applications, which creates each application once; a pickled copy creates its own."""
 
     def __init__(self, made: AppClients) -> None:
         self._made = made
@@ -88,7 +88,10 @@ class CachedClients:
 
 
 def prepare(config: Config) -> SimulatedJob:
-    """Return the simulated job of a configuration: application loaded, noise planned; raise InputError if invalid."""
+    """Return the simulated job of a configuration, with the application loaded and the noise planned.
+
+    Raise InputError if the configuration is invalid for a simulation.
+    """
     if config.app.options.get("own_files") and config.app.server.startswith("dordis.apps.learning"):
         raise InputError(
             "app.options.own_files is for dordis serve and dordis join: a simulation has one file, leave it out"
@@ -98,7 +101,10 @@ def prepare(config: Config) -> SimulatedJob:
 
 
 def job_with_app(config: Config, app: AppServer, client: AppClients) -> SimulatedJob:
-    """Return the simulated job of a configuration with an existing application; raise InputError if it is invalid."""
+    """Return the simulated job of a configuration, for an application that exists already.
+
+    `client` returns the application of the client with a given id.  Raise InputError if the configuration is invalid.
+    """
     noise = config.privacy.noise
     if noise.cost_only and config.simulation.fidelity != "ideal":
         raise InputError(f"only the cost of '{noise.name}' is simulated: set simulation.fidelity to 'ideal'")
@@ -114,9 +120,9 @@ def job_with_app(config: Config, app: AppServer, client: AppClients) -> Simulate
 
 
 def check_dropout(config: Config, job: Job) -> None:
-    """Raise InputError if the simulated dropout rate makes every round fail, by more than T dropouts before the upload.
+    """Raise InputError if, at the simulated dropout rate, every round fails.
 
-    T is the tolerance.
+    A round fails if more clients drop out before their upload than the tolerance T.
     """
     dropout, before = config.simulation.dropout, job.protocol.stages[: job.protocol.upload + 1]
     fixed = job.protocol.has_cohort and preparing.selection_kind(config) != VRF
@@ -193,10 +199,10 @@ def single_round(
     watch: Watch = silent,
     ledger: Ledger | None = None,
 ) -> FinishedRound:
-    """Run one round of a population and return it; if it fails, raise its error, without another try.
+    """Run one round of a population and return it; if the round fails, raise its error, without another try.
 
-    `rounds` makes a runner that replaces the population's.  A `ledger` is charged before the disclosure.  Owners count
-    no participations, because the caller has all data anyway.
+    `rounds` constructs the runner of the round, instead of the population.  A `ledger` is charged before the
+    disclosure.  Owners count no participations, because the caller has all data anyway.
     """
     if ledger is not None and not home.job.design.proves:
         raise InputError("a round without a provable epsilon cannot be charged to a ledger: leave the ledger out")

@@ -1,8 +1,8 @@
 """Virtual time: rounds on simulated devices and links of any speed, without waiting for them.
 
-A computation is run, or its duration modelled, immediately.  The duration is then charged in virtual time to the
-processor of the client or the server, and the time of messages to the client's link; processors and links serve
-requests in order of arrival.
+A computation is run immediately, or only its duration is modelled.  Its duration is then added, in virtual time, to the
+work of the client's or the server's processor, and the duration of messages to the work of the client's link.
+Processors and links serve requests in order of arrival.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from dordis.simulation.exchange import LocalExchange
 Result = TypeVar("Result")
 
 ZIPF = 1.2
-"""The paper's Zipf exponent a: the i-th slowest client takes i^-a times the time of the slowest one."""
+"""The paper's Zipf exponent a: the i-th slowest client takes i^-a times the time of the slowest client."""
 MEGABIT = 1e6
 WORKERS = 2
 """Number of requests that a client handles in parallel in a pipeline, so that short ones do not wait for a long one."""
@@ -72,14 +72,14 @@ class Device(msgspec.Struct, frozen=True):
     bandwidth: float
     """Bits per second, each way."""
     latency: float = 0.0
-    """Seconds that a message takes in addition to the time of its transmission."""
+    """Seconds that each message takes in addition to its size divided by the bandwidth."""
     slowness: float = 1.0
     """Seconds that this device takes for one measured or modelled second of work."""
     workers: int = 1
-    """Number of requests handled in parallel, each at full speed.
+    """Number of requests that the device handles in parallel, each at full speed.
 
-    Full speed is nearly right: the pipeline gives each resource to one chunk at a time, so long requests hardly
-    overlap.
+    To assume full speed is nearly right: the pipeline gives each resource to one chunk at a time, so long requests
+    hardly overlap.
     """
 
 
@@ -92,10 +92,10 @@ def heterogeneous(
     latency: float = 0.0,
     workers: int = 1,
 ) -> dict[ClientId, Device]:
-    """Return the paper's devices (section 6.1): independent Zipf-distributed bandwidths, in Mbps, and speeds.
+    """Return the paper's devices (section 6.1), whose bandwidths and speeds are Zipf-distributed and independent.
 
-    The i-th slowest link has i^a times the bandwidth `slowest`, at most `fastest`.  The i-th slowest processor takes
-    i^-a times the measured time.
+    The i-th slowest link has i^a times the bandwidth `slowest`, but at most `fastest`, both in Mbps.  The i-th slowest
+    processor takes i^-a times the measured time.
 
     >>> sorted(round(device.bandwidth / 1e6) for device in heterogeneous(range(8), seed=1).values())
     [21, 48, 78, 111, 145, 180, 210, 210]
@@ -132,7 +132,7 @@ class Real:
     exchange: LocalExchange
 
     def __call__(self, u: ClientId, request: Message) -> Delivery:
-        """Deliver a request and return its outcome; its CPU seconds include the encoding and decoding of both sides."""
+        """Deliver a request and return its outcome; the CPU seconds include encoding and decoding on both sides."""
         before, sent, start = self.exchange.received[u], self.exchange.sent[u], thread_time()
         reply = dict(self.exchange({u: request})).get(u)
         seconds = thread_time() - start
@@ -154,8 +154,8 @@ class _Queue:
 class _Worker:
     """One worker of a client: it receives a request, computes, and sends the reply.
 
-    All requests pass the queues of these three steps in the same order, so the times at which a request leaves each of
-    them are known when it arrives.
+    All requests pass the queues of these three steps in the same order.  So when a request arrives, the time at which
+    it will leave each queue is known.
     """
 
     def __init__(self, device: Device) -> None:
@@ -163,7 +163,7 @@ class _Worker:
         self._down, self._processor, self._up = _Queue(), _Queue(), _Queue()
 
     def ends(self, now: float, delivery: Delivery) -> tuple[float, float, float]:
-        """Return the times at which a request is received, at which its reply is computed, and at which it is sent."""
+        """Return the times at which a request is received, its reply is computed, and the reply is sent."""
         came = self._down.end(now, 8 * delivery.received / self._device.bandwidth)
         computed = self._processor.end(came + self._device.latency, delivery.seconds * self._device.slowness)
         return came, computed, self._up.end(computed, 8 * delivery.sent / self._device.bandwidth)
@@ -175,10 +175,9 @@ class _Worker:
 
 
 class VirtualExchange:
-    """Delivers requests in virtual time and returns all replies, in order of arrival, when the last has arrived.
+    """Delivers requests in virtual time; it returns when the last reply has arrived.
 
-    A lost request takes no time, as if the server knew which clients have left.  The server's link is never a
-    bottleneck.
+    A lost request takes no time, as if the server knew which clients have left.  The server's link has no limit.
     """
 
     def __init__(self, devices: Mapping[ClientId, Device], deliver: Deliver) -> None:
@@ -201,7 +200,7 @@ class VirtualExchange:
 
 
 class ServerProcessor:
-    """The server's processor in virtual time: it runs one call at a time, whose duration `meter` measures."""
+    """The server's processor in virtual time: it runs one call at a time, and `meter` measures the call's duration."""
 
     def __init__(self, meter: Callable[[], float] = thread_time) -> None:
         self._meter = meter
