@@ -31,7 +31,7 @@ _EVERYBODY = -1  # the id that pays for all rounds in the paper's accounting
 
 @dataclass(frozen=True)
 class Budget:
-    """The largest (epsilon, delta) of a run for each client; with epsilon None spending never stops the run."""
+    """The largest (epsilon, delta) that a run may spend on each client; with epsilon None spending never stops it."""
 
     epsilon: float | None
     delta: float
@@ -47,7 +47,7 @@ class Budget:
 
 
 PaidCosts = frozenset[tuple[ReleaseCost, int]]
-"""The costs of releases that a client has paid for, each with how often it was paid."""
+"""The costs of releases that a client has paid for, each with the number of times that the client has paid it."""
 
 
 def _compose(paid: PaidCosts) -> float:
@@ -55,12 +55,15 @@ def _compose(paid: PaidCosts) -> float:
 
 
 class SpendingCourse:
-    """The costs of the client that had spent most, and the delta left, after every completed round."""
+    """For every completed round: the costs of the client that had spent most by then, and the delta that was left.
+
+    This is the budget's delta less the chance that a graph or selection has failed by then (`Account.failure`).
+    """
 
     def __init__(self) -> None:
         self._places: dict[ReleaseCost, int] = {}
         self._after: dict[int, tuple[array[int], float]] = {}
-        """By index the delta left, and for each cost its number in `_places` followed by how often it was paid."""
+        """By round index: for each cost its number in `_places` and how often it was paid, in turn; delta left."""
 
     def add(self, index: int, paid: PaidCosts, delta: float) -> None:
         """Store the state after a completed round."""
@@ -85,14 +88,14 @@ class Account:
         self.run, self.budget = run, budget
         self.rounds = ChargedRounds()
         self._counted: dict[int, tuple[OwnerCharge, set[int]]] = {}
-        """By round index: the cost that owners counted, and their clients; with open arrival, clients are added."""
+        """By round index: the cost that owners counted, and their clients; with open arrival, added when they come."""
         self._completed_charges: dict[int, bytes] = {}
         """By round index the owner charge of a completed round, encoded to save memory."""
         self.runs: dict[bytes, RunCharge] = {}
         """Other runs over the same data, charged as a whole to every client."""
         self.predecessor: Account | None = None
         self.refused: Charge | None = None
-        """The round that the budget refused; None unless its line is the last one."""
+        """The round that the budget refused; None unless this refusal is the last line of the ledger."""
         self.course = SpendingCourse()
         self._leader: int | None = None
         self._changed: set[int] = set()
@@ -174,7 +177,7 @@ class Account:
         self.check_event(charge)
 
     def check_event(self, charge: Charge) -> None:
-        """Raise InputError if a round is beyond the planned events of a record, or costs more than one of them."""
+        """Raise InputError if records are the unit, and a round is beyond the planned events or costs more than one."""
         planned = self.budget.records
         if planned is None:
             return
@@ -185,7 +188,7 @@ class Account:
             raise InputError(f"round {charge.index} costs {cost:.6g}, and a planned event {planned.theta_squared:.6g}")
 
     def reserve(self, charge: Charge) -> None:
-        """Charge all clients of a round at the least noise that the round may have."""
+        """Charge all clients of a round at the least noise with which the round can end."""
         self.check_reservable(charge)
         self.rounds[charge.index], self.refused = LedgerRound(charge), None
         self._indices, self._likeliest = self._indices_with(charge)
@@ -233,7 +236,7 @@ class Account:
             self.course.add(index, self._paid(self._leader), self.budget.delta - float(self.failure()))
 
     def _complete_owner_charge(self, index: int, charge: OwnerCharge) -> None:
-        """Store the owner charge of a completed round, unless owners counted another one."""
+        """Store the owner charge of a completed round, unless owners have counted another cost or other clients."""
         if index in self._counted and self._owner_charge(index) != charge:
             return
         self._counted.pop(index, None)
@@ -260,12 +263,12 @@ class Account:
         self.runs[run], self.refused = charge, None
 
     def compose(self, paid: PaidCosts, delta: float) -> float:
-        """Return the epsilon of costs at `delta`, by the budget's accounting; infinity if `delta` is not above 0."""
+        """Return the epsilon of costs at `delta`, by the run's kind of accounting; infinity if `delta` is at most 0."""
         orders = accounting.PAPER_ORDERS if self.budget.paper else None
         return accounting.epsilon_spent(paid, delta, orders) if delta > 0 else math.inf
 
     def epsilon_with_run(self, more: RunCharge | None = None) -> float:
-        """Return the largest epsilon spent by a client, after the run `more` if given, which all clients pay for."""
+        """Return the largest epsilon spent by a client; if a run `more` is given, after all clients paid for it."""
         if self.budget.records is not None:
             return self.epsilon_of_records() if self.clients() else 0.0
         left = self.budget.delta - float(self.failure() + (more.failure if more else 0))
@@ -310,7 +313,7 @@ class Account:
     def failure(self, more: Charge | None = None) -> Fraction:
         """Return a bound on the chance that a graph or selection fails in any round so far, or in the round `more`.
 
-        Unused indices count too, because the server chose among the indices.
+        Round indices that were skipped count too, because the server could choose which indices to use.
         """
         indices, likeliest = self._indices_with(more)
         earlier = (account._indices * account._likeliest for account in self.lineage() if account is not self)
@@ -361,7 +364,11 @@ class Account:
         return sorted(self._charged)
 
     def check_budget(self, charge: Charge) -> None:
-        """Raise BudgetExceeded if a round, at its reserved noise, takes one of its clients beyond the budget."""
+        """Raise BudgetExceeded if a round would take one of its clients beyond the budget.
+
+        The cost is that of the least noise with which the round can end: after the dropouts in `charge` where they are
+        known, otherwise after up to T dropouts.
+        """
         if self.budget.epsilon is None:
             return
         worst = self.worst_client(charge.clients, charge)
