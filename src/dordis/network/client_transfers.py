@@ -36,7 +36,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
 LONGEST_RETRY_PAUSE = 5.0
 """Longest pause in seconds before a transfer is resumed."""
 ATTEMPTS = 8
-"""Number of attempts without progress after which a transfer is given up."""
+"""Number of failed attempts after which a transfer is given up; an upload counts only attempts without progress."""
 STALL = 60.0
 """Seconds without progress after which the client interrupts a transfer and tries again."""
 LARGEST_DOWNLOAD = 1 << 32

@@ -53,7 +53,7 @@ POLL = 30.0
 TASK = "task.bin"
 """File with the signed task of the open round, which a restarted server publishes again."""
 LONGEST_FAREWELL, LOOK = 60.0, 0.05
-"""Longest time in seconds for clients to learn that the run is over, and the pause between two checks of this."""
+"""Longest time in seconds for clients to learn that the run is over, and the pause between checks whether all have."""
 
 
 def wait_for_beacon(beacon: Beacon, index: int, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -172,7 +172,7 @@ class NetworkRounds:
         return self._invited
 
     def _note_clients(self) -> None:
-        """Record the clients that missed a deadline in the latest round; write them and the connected ones to disk."""
+        """Count the deadlines missed in the latest round; write the counts and the connected clients to disk."""
         invited, self._invited = self._invited, frozenset()
         self._slow.end_round(invited, dict(self._server.exchange.late))
         status = ConnectedClients(tuple(sorted(self._server.connected())), self._slow.totals)
@@ -270,7 +270,7 @@ class OpenRounds:
         return self._engine.gather(invitation, watch)
 
     def still_ready(self, ready: Collection[ClientId]) -> Collection[ClientId]:
-        """Return all ready clients: with open arrival no list of clients is fixed."""
+        """Return `ready` as it is: no list of clients is fixed before the contributions arrive."""
         return ready
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:

@@ -1,7 +1,7 @@
 """The exchange over the network: it sends a batch of requests, and yields the replies that arrive by their deadlines.
 
 It runs on the server's event loop.  Rounds run in other threads and take replies one by one; the buffer of an uploaded
-vector is reused when the round takes the next reply.
+vector is free for other uploads when the round takes the next reply.
 """
 
 import asyncio
@@ -31,12 +31,12 @@ BUDGET_ERRORS = frozenset({BudgetRefused.__name__, ParticipationRefused.__name__
 LARGEST_ELEMENT = 4
 """Largest number of bytes of a coordinate of an uploaded vector, in any protocol."""
 TOO_SLOW, DISCONNECTED, REVOKED, VIOLATION = "too slow", "disconnected", "revoked", "protocol violation"
-"""Reasons of a client's exclusion from a round; any other reason is the name of the error by which it declined."""
+"""Reasons of a client's exclusion from a round; any other reason names the error with which it declined."""
 
 Send = Callable[[ClientId, bytes], bool]
 """Queues a message for a client; returns False if the client is not connected."""
 Arrival = tuple["PendingRequest", bytes, ReceivedVector | None]
-"""A request, the frame of its reply, and the vector uploaded with the reply, if any."""
+"""A request, the encoded reply to it, and the vector that was uploaded with the reply, if any."""
 
 
 @dataclass(eq=False)
@@ -140,7 +140,7 @@ class NetworkExchange(MessageMeter):
         self._batches.clear()
 
     def _encode(self, batch: RequestBatch, request: Message) -> tuple[bytes, BodyInfo | None]:
-        """Return the frame of a request and the announcement of its body, which is offered for download."""
+        """Return the encoded request, and None or the announcement of its body, which is offered for download."""
         bulk = wire.bulk_of(request)
         body = self._downloads.offer(bulk) if len(bulk) else None
         if body is not None:

@@ -275,7 +275,7 @@ class ReceiptEndpoint:
             raise web.HTTPInternalServerError(text=str(error)) from None
 
     def history(self, client: int, after: int = -1, known: int = -1) -> list[Shown]:
-        """Return a client's history of the rounds after the index `after`; up to the index `known` it has hashes only.
+        """Return the history for a client of the rounds after index `after`; up to index `known` it has only hashes.
 
         Raise LedgerDamaged if a receipt is damaged.
         """

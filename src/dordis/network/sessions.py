@@ -160,7 +160,7 @@ def client_certificate(request: web.Request) -> bytes | None:
     tls = request.transport.get_extra_info("ssl_object") if request.transport else None
     try:
         certificate: bytes | None = tls.getpeercert(binary_form=True) if tls is not None else None
-    except ValueError:  # the connection was cut before its request was handled, and TLS began anew
+    except ValueError:  # no handshake is complete: the connection was cut before its request was handled
         return None
     return certificate
 

@@ -1,7 +1,8 @@
 """A client of assisted rounds: it fetches task and model, trains offline, and uploads its contribution.
 
-Each step is one HTTPS request (`client_transfers`).  The time of the upload does not depend on the client's data:
-`rounds.user_code.TimedTraining` returns the update a fixed time after the task was taken.
+Each step is one HTTPS request (`client_transfers`).  So that the time of the upload does not depend on the client's
+data, `rounds.user_code.TimedTraining` returns the update a fixed time after the training began.  Only a slow sum of
+records, or a slow encoding, is returned later, after a whole number of periods.
 """
 
 import asyncio

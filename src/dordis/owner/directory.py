@@ -59,7 +59,7 @@ class ClientDirectory:
 
     @property
     def models(self) -> "FileModel":
-        """Return the store of the last model."""
+        """Return the store of the last model that the client had."""
         return FileModel(self.path / "model")
 
     def participation(self, cap: int | None = None) -> FileParticipation:
@@ -148,7 +148,7 @@ class AcceptedRuns:
     """The runs that a client has accepted, with a bound on new runs per day.
 
     A run id decides the selection of every round.  Without the bound a server could start run after run, see each time
-    in which rounds the client is selected, and continue with the most convenient run.
+    in which rounds the client is selected, and continue with the run that suits the server best.
     """
 
     path: Path

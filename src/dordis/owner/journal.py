@@ -6,8 +6,8 @@ written in its place.  `ROUND.key` contains the key of the round.
 
 To leave a round, the client overwrites the key with zeros, which makes the journal unreadable, and removes the journal.
 Until the next round begins, the zeros mark the round as left.  When the next round begins, the client removes the key
-file, and the file `left` records, for each run, the highest index of a round that the client has left.  The client
-never enters a round of that run with this index or a lower one again.
+file, and the file `left` records, for each run, the highest index of a round that the client has left.  In each run the
+client never again enters a round with this index or a lower one.
 
 `claim` and `note` return after the record is on disk.  If the process stops while a record is written, the incomplete
 record is cut when the journal is opened again; no answer was sent for it.

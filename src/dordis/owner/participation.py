@@ -48,7 +48,7 @@ class CountedRound(NamedTuple):
 Rounds = dict[Attendance, CountedRound]
 NewRound = tuple[Attendance, CountedRound]
 Store = Callable[[NewRound | None], None]
-"""A function that writes a newly counted round to disk; with None it only syncs what other processes have written."""
+"""A function that writes a newly counted round to disk; with None it only syncs the lines that are in the file."""
 
 
 class OwnerBudget(msgspec.Struct, frozen=True):
@@ -159,7 +159,7 @@ class ParticipationTally:
 
 
 class Participation(ABC):
-    """A client's own participation count; reserving a round twice counts it once."""
+    """A client's own participation count; a round that is reserved twice counts once."""
 
     def __init__(self, cap: int | None = None) -> None:
         self._cap = cap
