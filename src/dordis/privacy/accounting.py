@@ -2,13 +2,13 @@
 
 Neighbouring inputs differ in one client, whose whole update is replaced by zero.  The cost of a release under Skellam
 or Gaussian noise is theta^2, the squared parameter of Gaussian differential privacy; the cost of a run is the sum of
-these (`dordis.privacy.gdp`).  For discrete Gaussian noise only Renyi divergences at integer orders are known.  A run
-with such a release is accounted for by Renyi divergences alone; the divergence of each of its Skellam or Gaussian
-releases is the smaller of two bounds, one from the law of the noise and one from theta^2.  The paper's figures use
-Renyi divergences throughout (`guarantee`).  Those of sums are from Agarwal, Kairouz and Liu, "The Skellam Mechanism for
-Differentially Private Federated Learning", 2021, and Kairouz, Liu and Steinke, "The Distributed Discrete Gaussian
-Mechanism for Federated Learning", 2021, proposition 14.  The package dp-accounting converts divergences to epsilon; it
-is imported inside a function, because clients do not need it.
+the costs of its releases (`dordis.privacy.gdp`).  For discrete Gaussian noise only Renyi divergences at integer orders
+are known.  A run with such a release is accounted for by Renyi divergences alone; for each of its Skellam or Gaussian
+releases, the smaller of two bounds counts: one from the law of the noise, one from theta^2.  The paper's figures use
+Renyi divergences throughout (`guarantee`).  The bounds for sums are from Agarwal, Kairouz and Liu, "The Skellam
+Mechanism for Differentially Private Federated Learning", 2021, and Kairouz, Liu and Steinke, "The Distributed Discrete
+Gaussian Mechanism for Federated Learning", 2021, proposition 14.  The package dp-accounting converts divergences to
+epsilon; only one function imports it, because clients do not need it.
 """
 
 import math
@@ -70,7 +70,7 @@ class DiscreteGaussianSum:
 
 @dataclass(frozen=True)
 class Gaussian:
-    """One release under Gaussian noise of `multiplier` times its sensitivity, as in the central and local baselines."""
+    """One release under Gaussian noise with this noise multiplier, as in the central and local baselines."""
 
     multiplier: float
 
@@ -148,8 +148,8 @@ def discrete_gaussian_distance(clients: int, scale: float) -> float:
 def discrete_gaussian_rdp(orders: Orders, clients: int, scale: float, l2: float, l1: float, dim: int) -> Floats:
     """Return a bound on the RDP of a sum under discrete Gaussian noise of scale g from each of n honest clients.
 
-    With S = sqrt(n) g, alpha/2 times the least of (D2/S)^2 + 2 tau d / alpha, (D2/S)^2 + 2 (D1/S) tau + tau^2 d, and
-    (D2/S + tau sqrt d)^2.  alpha is the order, D2 = `l2` and D1 = `l1` are sensitivities, d = `dim`, and tau is
+    The bound at order alpha is alpha/2 times the least of (D2/S)^2 + 2 tau d / alpha, (D2/S)^2 + 2 (D1/S) tau + tau^2 d
+    and (D2/S + tau sqrt d)^2.  S is sqrt(n) g, D2 = `l2` and D1 = `l1` are the sensitivities, d is `dim`, and tau is
     `discrete_gaussian_distance`.
     """
     if clients < 1:
@@ -223,7 +223,7 @@ def guarantee(event: Event, delta: float, orders: Sequence[int] = ORDERS, distan
 
 
 def _smaller_divergences(event: Event) -> Floats:
-    """Return the sum over releases, at `ORDERS`, of the smaller divergence bound: by the noise or by theta^2."""
+    """Return the sum of the releases' Renyi divergences, each the smaller of two bounds: by noise and by theta^2."""
     match event:
         case Repeated(inner, count):
             return _smaller_divergences(inner) * count
@@ -257,7 +257,7 @@ class ReleaseCost(NamedTuple):
     distance: float
 
 
-@lru_cache(maxsize=1 << 8)  # every round asks repeatedly for a few results, which later rounds never ask for
+@lru_cache(maxsize=1 << 8)  # every round needs a few results several times, and later rounds do not need them
 def epsilon_spent(
     costs: frozenset[tuple[ReleaseCost, int]], delta: float, orders: tuple[int, ...] | None = None
 ) -> float:
@@ -276,12 +276,12 @@ def epsilon_spent(
 
 @dataclass(frozen=True)
 class ParticipationSchedule:
-    """How many rounds of a run are counted for one client: `per_round` of `population` clients take part in each.
+    """The rounds of a run, in each of which `per_round` of `population` clients take part, and how they are accounted.
 
-    Accounting `cap` counts the participation cap, which every client enforces itself, and `all-rounds` all rounds;
-    `paper` counts all rounds too, and adds up Renyi divergences at the paper's orders (`orders`).  The server knows
-    which clients take part, so sampling amplifies nothing.  No budget is reserved for failed rounds: the rounds after
-    a failed round get more noise instead.
+    With `accounting` = `cap` one client is charged as many rounds as the participation cap, which every client enforces
+    itself; with `all-rounds`, all rounds; with `paper`, all rounds too, by Renyi divergences at the paper's `orders`.
+    The server knows which clients take part, so their sampling does not amplify privacy.  No budget is reserved for
+    failed rounds: the rounds after a failed round get more noise instead.
     """
 
     population: int

@@ -1,10 +1,11 @@
 """How many clients a run needs: its signal-to-noise ratio, and the ratio with larger cohorts.
 
-If the updates of all n clients of a round are equal and as long as the clip bound, the round has the signal-to-noise
-ratio n / (z sqrt(d)): d is the number of coordinates, z the standard deviation of the noise on the sum divided by the
-clip bound.  R rounds together have sqrt(R) times this ratio.  Each of the N clients of the run takes part k = R n / N
-times, and z grows as sqrt(k): the ratio of the whole run is sqrt(N n) / (z_1 sqrt(d)), whatever R is; z_1 is the z of a
-run with one participation.  Real updates differ, so their ratio is smaller: this one is an upper bound.
+A cohort is the n clients of a round.  Let d be the number of coordinates, and z the standard deviation of the noise on
+the sum divided by the clip bound.  If the updates of a cohort are equal, and their norm is the clip bound, the
+signal-to-noise ratio of the round is n / (z sqrt(d)).  R rounds together have sqrt(R) times this ratio.  Each of the N
+clients of the run takes part k = R n / N times, and z grows as sqrt(k).  So the ratio of the whole run is
+sqrt(N n) / (z_1 sqrt(d)), whatever R is, where z_1 is the z of a run with one participation.  The updates of real
+clients differ, so this ratio is an upper bound on theirs.
 """
 
 import math
@@ -30,7 +31,7 @@ Replan = Callable[[int, int], Plan]
 
 @dataclass(frozen=True)
 class Advice:
-    """Advice about a plan: plans with larger cohorts at the same budget, and the plan that dordis recommends."""
+    """Advice about a plan: plans for larger cohorts at the same budget, and `chosen`, the plan that is recommended."""
 
     plan: Plan
     larger: tuple[Plan, ...]
@@ -74,7 +75,10 @@ def check_prospects(plan: Plan) -> None:
 
 
 def advise(plan: Plan, replan: Replan) -> Advice:
-    """Plan for larger cohorts; recommend the smallest with a signal-to-noise ratio of `ENOUGH`, or else the largest."""
+    """Return plans for larger cohorts, and recommend one: the smallest whose run has a ratio of about `ENOUGH`.
+
+    If no allowed cohort reaches this signal-to-noise ratio, recommend the largest one.
+    """
     cohort = plan.setting.participation
     population, n, rounds = cohort.population, cohort.per_round, cohort.rounds
     larger = tuple(_plan_possible(replan, larger_cohorts(n, population), rounds))
@@ -117,15 +121,16 @@ def round_up_to_two_digits(count: int) -> int:
 
 
 def clients_for_ratio(plan: Plan, ratio: float) -> int:
-    """Return about how many clients a run needs for a signal-to-noise ratio, with the same fraction in every round.
+    """Return about how many clients a run needs for a signal-to-noise ratio.
 
-    The ratio grows as sqrt(N n), with N clients and n of them in a round, so in proportion to N.
+    The fraction n / N of the N clients that takes part in a round stays the same.  The ratio grows as sqrt(N n), and
+    therefore in proportion to N.
     """
     return max(2, round_up_to_two_digits(math.ceil(plan.setting.participation.population * ratio / run_ratio(plan))))
 
 
 def parameters_for_ratio(plan: Plan, ratio: float) -> int:
-    """Return about how many parameters a model may have for a signal-to-noise ratio, with the same clients.
+    """Return about how many parameters a model may have at most for a signal-to-noise ratio, with the same clients.
 
     The result is 0 if even a model of one parameter has a smaller ratio.
     """
@@ -163,7 +168,7 @@ RATES = tuple(Fraction(tenths, 10) for tenths in range(5))
 
 @dataclass(frozen=True)
 class DropoutForecast:
-    """The epsilon of a run by noise scheme if `dropped` clients drop out of every round; None if such rounds fail."""
+    """The epsilon of a run with each noise scheme, if `dropped` clients drop out of every round; None: rounds fail."""
 
     rate: Fraction
     dropped: int

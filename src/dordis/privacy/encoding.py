@@ -3,15 +3,16 @@
 Kairouz, Liu and Steinke, "The Distributed Discrete Gaussian Mechanism for Federated Learning", 2021, algorithms 1 and
 2, with three changes: an update may be folded into fewer coordinates first (`dordis.privacy.projection`), the rotation
 goes block by block, which saves the padding to a power of two, and coordinates are dealt to the blocks in turn, so that
-every block carries about the same energy.  *Real* units are those of the update, *integer* units are real times the
-scale s.
+every block has about the same squared norm.  A number in *real* units has the units of the update; in *integer* units
+it is multiplied by the scale s.
 
-A noisy sum of folded updates is quantised for delivery: four bits a coordinate, and one scale a block.  That is
-post-processing and costs no privacy.  Blocks are still rotated, so their coordinates are nearly Gaussian, and the
-levels are those of the Lloyd-Max quantiser (J. Max, "Quantizing for minimum distortion", 1960; S. Lloyd, "Least squares
-quantization in PCM", 1982).  Rounding to the means of cells shrinks coordinates; the scale of a block undoes that, so
-that a coordinate is right on average, and the error is 1 % of the variance of the noisy sum.  Server and clients use
-the quantised sum, bit for bit, and never the sum itself.
+A noisy sum of folded updates is quantised before delivery: four bits for each coordinate, and one scale for each block.
+This is post-processing and costs no privacy.  The coordinates of the blocks are still rotated and therefore nearly
+Gaussian, so the levels are those of the Lloyd-Max quantiser (J. Max, "Quantizing for minimum distortion", 1960;
+S. Lloyd, "Least squares quantization in PCM", 1982).  This quantiser replaces a coordinate by the mean of its cell,
+which shrinks coordinates.  The scale of the block undoes the shrinking, so that a coordinate is right on average.  The
+variance of the error is 1 % of the variance of the noisy sum.  Server and clients use the quantised sum, bit for bit,
+and never the sum itself.
 """
 
 import math
@@ -38,7 +39,7 @@ Reals = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 Entropy = Callable[[int], bytes]
 
 MOST_DRAWS = 200
-"""Random roundings that are tried: one exceeds the norm bound with probability at most exp(-1/2), all with 10^-43."""
+"""Number of random roundings to try: one exceeds the norm bound with probability exp(-1/2) at most, all with 10^-43."""
 ROTATION, PROJECTION = b"dordis/v1/rotation", b"dordis/v1/projection"
 """Labels under which keystreams are derived from the public seed of a round, one for each use."""
 STOCHASTIC, NEAREST = "stochastic", "nearest"
@@ -112,17 +113,17 @@ class Grid:
         return self.padded // self.block
 
     def deal(self, x: npt.NDArray[Any], factor: float = 1.0) -> npt.NDArray[Any]:
-        """Return a copy of `x` in the order of the blocks, padded with zeros and multiplied by `factor`."""
+        """Return a copy of `x`, dealt to blocks: block after block, padded with zeros and multiplied by `factor`."""
         return hadamard.deal_to_blocks(x, self.block, factor)
 
     def collect(self, dealt: npt.NDArray[Number]) -> npt.NDArray[Number]:
-        """Undo `deal`: return a copy in the order of the coordinates, without padding."""
+        """Undo `deal`: return a copy in the original order of coordinates, without padding."""
         x = np.empty(self.summed_dim, dealt.dtype)
         self.place(x, dealt, 0)
         return x
 
     def place(self, x: npt.NDArray[Number], dealt: npt.NDArray[Number], start: int) -> None:
-        """Write whole blocks, which begin at coordinate `start` of a dealt vector, to their coordinates in `x`."""
+        """Write whole blocks of a dealt vector, from its position `start` on, to their original coordinates in `x`."""
         rows, first = dealt.reshape(-1, self.block), start // self.block
         whole, rest = divmod(self.summed_dim, self.blocks)
         last = first + len(rows)
@@ -196,7 +197,7 @@ def rotate_update(update: Reals, grid: Grid, public_seed: bytes, clip: float = m
 
 
 def fold_update(x: Reals, grid: Grid, public_seed: bytes, factor: float = 1.0) -> tuple[Reals, float]:
-    """Return the folded update and 1, or without buckets the update itself and `factor`, still to be applied."""
+    """Return a vector and the factor still to be applied: the folded, scaled update and 1, or `x` and `factor`."""
     if not grid.buckets:
         return x, factor
     return fold(x, grid.buckets, draw_signs(public_seed, 0, grid.dim, PROJECTION), factor), 1.0
@@ -225,9 +226,9 @@ def decode(total: Vector, grid: Grid, public_seed: bytes) -> Floats:
 
 
 def unrotate_sum(total: Vector, grid: Grid, public_seed: bytes, first: int = 0) -> Floats:
-    """Return whole blocks of a sum, unrotated and in real units; the first starts at coordinate `first` of the sum.
+    """Return whole blocks of a sum, unrotated and in real units; the first block starts at position `first` of the sum.
 
-    Coordinates stay in the order of the blocks: `Grid.collect` or `Grid.place` restores their own order.
+    The coordinates stay dealt to blocks: `Grid.collect` or `Grid.place` restores the original order.
     """
     total = check_array("a sum", total, np.uint32)
     if first % grid.block or total.size % grid.block or not 0 <= first <= first + total.size <= grid.padded:
@@ -266,7 +267,7 @@ def quantise(total: Vector, grid: Grid) -> bytes:
 
 
 def dequantise(data: Packed, count: int, grid: Grid) -> Floats:
-    """Return the `count` coordinates of a quantised sum in integer units, still rotated and in the order of the blocks.
+    """Return the `count` coordinates of a quantised sum in integer units, still rotated and dealt to blocks.
 
     Raise InputError if the data have the wrong length or a scale is impossible.
     """
@@ -303,10 +304,10 @@ def clip_factor(x: Reals, clip: float) -> float:
 
 @lru_cache(maxsize=4)
 def draw_signs(public_seed: bytes, first: int, count: int, label: bytes = ROTATION) -> npt.NDArray[np.uint8]:
-    """Return `count` random signs of a round from coordinate `first` on, as bits, the lowest of a byte first: 1 is -1.
+    """Return `count` random signs of a round, from coordinate `first` on, as bits: 1 stands for the sign -1.
 
-    `label` names the use of the signs.  The array is read-only.  Recent results are cached, because all simulated
-    clients of a round need the same signs.
+    The lowest bit of a byte comes first.  `label` names the use of the signs.  The array is read-only.
+    Recent results are cached, because all simulated clients of a round need the same signs.
     """
     stream = prg.from_seed(public_seed, label)
     skip = first % 8
@@ -318,7 +319,7 @@ def draw_signs(public_seed: bytes, first: int, count: int, label: bytes = ROTATI
 
 
 def _round_shrinking(x: Reals, scale: float, bound: int) -> npt.NDArray[np.int32]:
-    """Return the vector rounded to the nearest integers, shrunk before so that its squared norm is within `bound`."""
+    """Return the vector, shrunk and then rounded to the nearest integers, with a squared norm of at most `bound`."""
     rounded = np.empty(x.size, np.int32)
     for _ in range(MOST_DRAWS):
         round_to_nearest(x, scale, rounded)

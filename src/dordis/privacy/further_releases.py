@@ -1,8 +1,9 @@
-"""Further releases: bounded values that clients add to an upload beside the update, each summed under its own noise.
+"""Further releases: bounded values that clients upload in addition to the update, each summed under its own noise.
 
-A further release is a chunk of its own after the chunks of the update.  Its noise comes from separate seeds, and the
-ledger charges it separately.  Neighbouring inputs replace a client's value by zero.  The bits of adaptive clipping are
-a further release (`dordis.privacy.clipping`); applications declare others (`AppServer.further`).
+A further release is a chunk of its own after the chunks of the update.  The noise of this chunk comes from separate
+seeds, and the ledger charges the release separately.  Neighbouring inputs differ in one client, whose value is replaced
+by zero.  The bits of adaptive clipping are a further release (`dordis.privacy.clipping`); applications declare others
+(`AppServer.further`).
 """
 
 import math
@@ -22,14 +23,15 @@ from dordis.privacy.scaling import MOST_BITS, Floats, Sensitivity
 from dordis.privacy.skellam_noise import LARGEST_VARIANCE, round_up_variance
 
 LARGEST_SCALE = 2**12
-"""Largest scale that is planned: with a larger one the noise would need more bits, and epsilon would hardly shrink."""
+"""Largest scale that is planned: at a larger scale the noise would need more bits and epsilon would hardly be less."""
 
 
 @dataclass(frozen=True)
 class FurtherValue:
-    """A value that clients release beside their update: `length` numbers of Euclidean norm `bound` at most.
+    """A value that clients release in addition to their update: `length` numbers with a Euclidean norm up to `bound`.
 
-    `share` is the part of the privacy budget that is spent on this release.  Whole numbers are summed exactly.
+    `share` is the part of the privacy budget that is spent on this release.  Values that are whole numbers are encoded
+    without a rounding error.
     """
 
     name: str
@@ -45,7 +47,7 @@ class FurtherValue:
 
 
 class FurtherRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A further release as the parameters of a round state it: one unit of the value is `scale` in the ring."""
+    """A further release as the parameters of a round state it; the number 1 of a value is encoded as `scale`."""
 
     name: str
     scale: int
@@ -60,7 +62,8 @@ class FurtherRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def encode(self, value: npt.ArrayLike, bits: int) -> Vector:
         """Return a client's value, clipped to the bound and rounded, as a vector over the ring, without noise.
 
-        Numbers are rounded to the nearest, or towards zero where the norm would exceed the bound.
+        All numbers are rounded to the nearest integers, or towards zero if the norm would otherwise exceed the bound.
+        Raise InputError unless the value is `length` finite numbers.
         """
         numbers = np.atleast_1d(np.asarray(value, np.float64))
         if numbers.shape != (self.length,) or not np.isfinite(numbers).all():
@@ -91,7 +94,7 @@ class FurtherSum:
     """The sum in integer units."""
     scale: int
     count: float
-    """Clients in the sum; with records as the unit, the expected number of their sampled records."""
+    """The number of clients in the sum; with records as the unit of privacy, the expected number of sampled records."""
 
     @classmethod
     def from_total(cls, release: FurtherRelease, total: Vector, count: float, bits: int) -> "FurtherSum":
@@ -117,7 +120,7 @@ class FurtherSum:
 
 @dataclass(frozen=True)
 class PlannedRelease:
-    """A further release and sigma*^2, the variance of its noise: in integer units, a multiple of 2^-20."""
+    """A further release, and the planned variance sigma*^2 of its noise in integer units, a multiple of 2^-20."""
 
     release: FurtherRelease
     variance: Fraction
@@ -154,9 +157,10 @@ def plan_release(
     headroom: float = 4.0,
     kappa: Fraction = Fraction(1),
 ) -> PlannedRelease:
-    """Plan a release under noise of `multiplier` times its sensitivity, at the largest scale that fits the ring.
+    """Plan a release with this noise multiplier, at the largest scale at which values and noise fit `bits` bits.
 
-    `kappa` is the variance left in the sum divided by the planned one; the ring holds `headroom` standard deviations.
+    `kappa` is the variance left in the sum divided by the planned variance.  The ring must hold all clients' values and
+    `headroom` standard deviations of the noise.
     Raise InputError if no scale fits.
 
     >>> plan_release(FurtherValue("correct answers", 0.1), multiplier=5.0, clients=100, bits=16)

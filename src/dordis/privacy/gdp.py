@@ -1,11 +1,12 @@
 """Gaussian differential privacy: theta^2 of Skellam and Gaussian releases, and epsilon and delta of their sum.
 
 A release is theta-GDP if its outputs with and without a client are no easier to tell apart than N(theta, 1) and N(0, 1)
-(Dong, Roth and Su, "Gaussian Differential Privacy", 2019).  Composition adds theta^2.  An integer sum of l2-sensitivity
-S under Skellam noise of variance mu in every coordinate has theta^2 = S^2 / (mu - 1/2) (docs/proofs/accounting.md).
+(Dong, Roth and Su, "Gaussian Differential Privacy", 2019).  The theta^2 of several releases add up.  An integer sum of
+l2-sensitivity S under Skellam noise of variance mu in every coordinate has theta^2 = S^2 / (mu - 1/2)
+(docs/proofs/accounting.md).
 
-All results err on the safe side.  `theta_squared` is exact and rounded up; `delta` is computed within a relative error
-of 1e-11 and raised by `MARGIN`; the results of `epsilon` and `theta_budget` hold by that `delta`.
+All results err on the safe side.  `theta_squared` is exact and rounded up.  `delta` is computed within a relative error
+of 1e-11 and then raised by `MARGIN`.  `epsilon` and `theta_budget` are computed for this raised delta.
 """
 
 import math
@@ -19,7 +20,8 @@ from dordis.errors import InputError
 MARGIN = 1e-10
 """The relative amount by which `delta` is raised."""
 LEAST_DELTA, LEAST_EPSILON, LARGEST_EPSILON, LARGEST_THETA_SQUARED = 1e-300, 1e-30, 700.0, 1e9
-_AIM = 1e-10  # `epsilon` aims at a delta lower by this part, `theta_budget` by twice this, so as to stay in budget
+# To stay within the budget, `epsilon` aims at a delta that is lower by this fraction, and `theta_budget` by twice it.
+_AIM = 1e-10
 _QUARTILE = 0.6745  # for delta <= 1/2, epsilon >= theta^2 / 2 - _QUARTILE theta
 _STEP = 0.125
 _NODES = tuple(math.exp(k * _STEP) for k in range(-208, 33))
@@ -40,7 +42,7 @@ def theta_squared(l2_squared: Fraction | float, variance: Fraction | float) -> f
 
 
 def gaussian_theta_squared(multiplier: Fraction | float) -> float:
-    """Return theta^2 = 1 / z^2 of one release under Gaussian noise of z times its sensitivity, rounded up."""
+    """Return theta^2 = 1 / z^2 of one release under Gaussian noise with the noise multiplier z, rounded up."""
     exact = _to_fraction(multiplier)
     _check(exact > 0, f"the noise multiplier is a number above 0, not {multiplier}")
     return _round_up(1 / exact**2)
@@ -70,7 +72,7 @@ def delta(epsilon: float, theta_squared: float) -> float:
     return min(1.0, (1 + MARGIN) * max(exact, sys.float_info.min))
 
 
-@lru_cache(maxsize=1 << 10)  # a round's cost is checked, charged, recorded and reported
+@lru_cache(maxsize=1 << 10)  # the same cost is checked, charged, recorded and reported
 def epsilon(theta_squared: float, delta: float, distance: float = 0.0) -> float:
     """Return the epsilon of theta-GDP at `delta`; infinity if none is proved.
 
@@ -98,7 +100,7 @@ def epsilon(theta_squared: float, delta: float, distance: float = 0.0) -> float:
 def theta_budget(epsilon: float, delta: float, distance: float = 0.0) -> float:
     """Return the largest theta^2 within (epsilon, delta), times 1 - 2^-40 so that sums of costs may be rounded up.
 
-    `distance` takes its part of delta as in `epsilon`; raise InputError if that is more than half.
+    `distance` takes its part of delta as in `epsilon`; raise InputError if this part is more than half of delta.
     """
     _check(LEAST_EPSILON <= epsilon < math.inf, f"epsilon is a number from {LEAST_EPSILON} on, not {epsilon}")
     _check(LEAST_DELTA <= delta < 1, f"delta lies between {LEAST_DELTA} and 1, not at {delta}")
@@ -113,12 +115,14 @@ def theta_budget(epsilon: float, delta: float, distance: float = 0.0) -> float:
 
 
 def _log_delta(epsilon: float, theta_squared: float) -> tuple[float, float, float]:
-    """Return ln delta and its derivatives by epsilon and by ln theta^2, which may be NaN if delta exceeds 0.68 or is 0.
+    """Return ln delta, and the derivatives of ln delta with respect to epsilon and to ln theta^2.
+
+    The derivatives may be NaN if delta exceeds 0.68 or is 0.
 
     With a = epsilon / theta - theta / 2 and phi the density of N(0, 1), delta is phi(a) times the integral over s > 0
     of e^(-a s - s^2 / 2) (1 - e^(-theta s)).  No term is negative, so nothing cancels, however small theta is.  The
-    integrand is analytic in ln s and falls off on both sides, so that the trapezoidal rule in ln s is exact but for
-    1e-13.
+    integrand is analytic in ln s and falls off on both sides, so that the trapezoidal rule in ln s is exact up to an
+    error of 1e-13.
     """
     theta = math.sqrt(theta_squared)
     a = (epsilon - theta_squared / 2) / theta

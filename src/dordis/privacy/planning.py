@@ -29,10 +29,11 @@ _HALF = Fraction(1, 2)
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan for a setting: `epsilon` is proved for its noise, `variance` is sigma*^2, a multiple of 2^-20.
+    """The plan for a setting: the bits, scale and noise of its rounds, and the `epsilon` that is proved for this noise.
 
-    `further` are the releases of every round beside the update.  `records` is the encoding of sampled records if these
-    are the unit of privacy.  *Central* noise is the noise that epsilon is computed from.
+    *Central* noise is the noise that epsilon is computed from; `variance` is its variance sigma*^2, a multiple of 2^-20
+    in integer units.  `further` are the releases of every round in addition to the update.  `records` is the encoding
+    of sampled records if these are the unit of privacy.
     """
 
     setting: Setting
@@ -101,9 +102,10 @@ class Plan:
 
     @property
     def signal_to_noise(self) -> float:
-        """Return the norm of a round's sum divided by that of its noise, for equal updates as long as the clip bound.
+        """Return the norm of a round's sum divided by the norm of its noise, for equal updates with norm `clip`.
 
-        For orthogonal updates of n clients it is smaller by a factor of sqrt(n).  The noise includes rounding errors.
+        For orthogonal updates of n clients the quotient is smaller by a factor of sqrt(n).  The noise includes rounding
+        errors.
         """
         n = self.setting.clients
         left = float(self.noise.variance_left(range(n), b"")) + n / 4
@@ -111,9 +113,10 @@ class Plan:
         return self.scale * self.setting.clip * summed / math.sqrt(left * self.setting.dim)
 
     def epsilon_with_dropout(self, dropped: int, scheme: Scheme) -> float | None:
-        """Return the run's epsilon if `dropped` clients drop out of every round; None if XNoise then gives no output.
+        """Return the run's epsilon with a noise scheme, if `dropped` clients drop out of every round.
 
-        All schemes get the same central variance; `conservative` provides for the dropouts of `Setting.reserve`.
+        The result is None if XNoise gives no output with so many dropouts.  All schemes get the same central variance;
+        `conservative` provides for as many dropouts as `Setting.reserve` says.
         """
         setting = self.setting
         if not 0 <= dropped <= setting.clients:
@@ -165,7 +168,10 @@ def plan_for_cost(setting: Setting, allowance: float) -> Plan:
 
 
 def _record_plan(setting: Setting, sampled: RecordSampling, allowance: float) -> Plan:
-    """Return the plan with records as the unit of privacy: a scale with negligible rounding errors, and enough bits."""
+    """Return the plan with records as the unit of privacy.
+
+    The scale is such that rounding errors are negligible, or smaller if the sampler cannot draw so much noise.
+    """
     largest = setting.ring(MOST_BITS).largest
     wanted, part = fine_scaled_clip(setting.padded), allowance * (1 - setting.share)
     while True:
@@ -196,9 +202,9 @@ def _record_plan(setting: Setting, sampled: RecordSampling, allowance: float) ->
 
 
 def record_scale(setting: Setting, sampled: RecordSampling, variance: Callable[[float], float]) -> float:
-    """Return s c, the scale times the clip bound, at which sums of records and their noise fit 32 bits.
+    """Return an s c, the scale times the clip bound, at which sums of records and their noise fit 32 bits.
 
-    `variance` returns the variance of the noise in integer units for an s c.
+    `variance` returns the variance of the noise in integer units for an s c.  Raise InputError if there is no such s c.
     """
     wanted = fine_scaled_clip(setting.padded)
     while True:
@@ -214,7 +220,10 @@ def record_scale(setting: Setting, sampled: RecordSampling, variance: Callable[[
 
 
 def _record_bits(setting: Setting, sampled: RecordSampling, scaled_clip: float, variance: float) -> int:
-    """Return the bits for a sum of L + 6 sqrt L equal records and its noise; L is the expected number of records."""
+    """Return the bits that hold a sum of L + 6 sqrt L equal records and its noise.
+
+    L is the expected number of sampled records of all clients of a round.
+    """
     batch = setting.clients * sampled.batch
     reach = scaled_clip * (batch + 6 * math.sqrt(batch))
     deviation = math.sqrt(reach**2 / setting.block + setting.clients / 4 + variance)

@@ -1,12 +1,13 @@
-"""Projection: if the noise is much longer than the signal, updates are folded into fewer coordinates before the sum.
+"""Projection: if the norm of the noise is far above that of the signal, updates are folded into fewer coordinates.
 
 The clipped update of d coordinates is folded into k buckets by public random signs: coordinate i, with its sign, is
 added to bucket i mod k.  The folded vector is clipped again, then rotated, rounded, masked and summed.  Decoding
-copies every bucket back to its coordinates, with their signs.  Averaged over the signs, every coordinate is right; the
-other coordinates of its bucket are an error, of expected energy ||sum||^2 (d/k - 1) over all coordinates.  The energy
-of the noise is the same as without folding, because buckets are copied with their noise.
+copies every bucket back to its coordinates, with their signs.  On average over the random signs, every decoded
+coordinate is right.  But the other coordinates of its bucket add an error; over all coordinates the squared norm of
+this *folding error* is ||sum||^2 (d/k - 1) on average.  The squared norm of the noise is the same as without folding,
+because each bucket is copied d/k times, with its noise.
 
-The sensitivity is bounded in the integers, after folding, so privacy holds whatever signs and k a server chooses.
+The sensitivity is bounded in the integers, after folding.  So privacy holds whatever signs and k a server chooses.
 """
 
 import math
@@ -23,15 +24,18 @@ from dordis.privacy.setting import Setting
 
 AUTO, ADAPTIVE, OFF = "auto", "adaptive", "off"
 TAU = 0.04
-"""Largest variance of the folding error divided by that of the noise, if all updates are equal: sigma grows by 2 %."""
+"""Largest allowed variance of the folding error, divided by the variance of the noise, if all updates are equal.
+
+The error of a sum then has a standard deviation that is 2 % larger than that of the noise alone.
+"""
 KNOWN_TAU = 0.2
-"""The same quotient if the alignment of the updates was estimated: sigma grows by 10 %."""
+"""The same quotient if the alignment of the updates was estimated; the standard deviation is then 10 % larger."""
 CONFIDENCE = 3.0
 """The upper confidence bound on the alignment lies this many standard deviations above the estimate."""
 REMEMBERED = 10
 """Rounds over which the alignment is averaged."""
 LEAST_BUCKETS = 1024
-"""Fewer buckets are never chosen: they would hardly save more, and the norm of a folded update would vary too much."""
+"""Fewer buckets are never chosen: they would hardly save more, and norms of folded updates would vary too much."""
 LEAST_SAVING = 0.1
 """Least fraction of the upload that folding must save."""
 
@@ -91,10 +95,12 @@ class Alignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_sum(cls, total: Floats, summed: int, noise: float, reach: float) -> "Alignment":
-        """Estimate the alignment from a decoded sum of `summed` coordinates, each with noise of variance `noise`.
+        """Estimate the alignment from `total`, a decoded sum.
 
-        `reach` is n c, the number of clients times the clip bound.  The expected energy of the noise is subtracted.
-        The standard deviation of the estimate comes from the noise and from the random signs.
+        `summed` is the number of coordinates that were summed (buckets, if updates are folded), and `noise` the
+        variance of the noise on each of them.  `reach` is n c, the number of clients times the clip bound.  The
+        expected squared norm of the noise is subtracted.  The standard deviation of the estimate comes from the noise
+        and from the random signs.
         """
         energy = float(total @ total) * summed / total.size - summed * noise
         signal = max(0.0, energy)
@@ -109,7 +115,7 @@ class Alignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Alignment(squared, math.hypot((1 - weight) * self.deviation, weight * observed.deviation), rounds)
 
     def gamma(self, clients: int) -> float:
-        """Return the upper confidence bound on gamma: at most 1, at least 1 / sqrt(n), that of n orthogonal updates."""
+        """Return the upper confidence bound on gamma, limited to 1 / sqrt(n) (n orthogonal updates) .. 1."""
         return math.sqrt(min(1.0, max(1 / clients, self.squared + CONFIDENCE * self.deviation)))
 
 
@@ -120,11 +126,11 @@ class Saving:
     dim: int
     buckets: int
     upload_bytes: int
-    """Size of one masked update, folded."""
+    """Size of one masked update that is folded."""
     unfolded_bytes: int
-    """Size of one masked update without folding, at the same bits a coordinate."""
+    """Size of one masked update without folding, with the same number of bits for each coordinate."""
     error: float
-    """Growth of a sum's error by folding, as a fraction: the largest, of equal updates as long as the clip bound."""
+    """The fraction by which folding increases the error of a sum: at most, for equal updates with norm `clip`."""
 
     @property
     def description(self) -> str:

@@ -1,12 +1,13 @@
 """Epsilon of one record over a run in which clients sample their records anew in every event.
 
-Each of A events includes each record independently with probability p (a Poisson sample).  Given the sample, an event
-is theta-GDP (`dordis.privacy.gdp`), so it is dominated by the pair ((1-p) N(0,1) + p N(theta,1), N(0,1)) and its mirror
-image (Zhu, Dong and Wang, "Optimal accounting of differential privacy via characteristic function", 2022).  The pairs
-are composed numerically by dp-accounting's privacy loss distributions, which are rounded up.
+An event is one try of a round.  Each of A events includes each record independently with probability p (a Poisson
+sample).  For a given sample an event is theta-GDP (`dordis.privacy.gdp`).  For a random sample it is therefore
+dominated by the pair of distributions ((1-p) N(0,1) + p N(theta,1), N(0,1)) and by the mirror image of this pair (Zhu,
+Dong and Wang, "Optimal accounting of differential privacy via characteristic function", 2022).  The package
+dp-accounting composes the pairs of all events numerically, by privacy loss distributions that are rounded up.
 
-Such a composition holds only for parameters fixed beforehand.  So the epsilon of the whole plan is stated, even if a
-run ended early.  For runs planned one after another, `filtered_epsilon` adds Renyi divergences at a fixed order.
+Such a composition holds only for parameters that are fixed beforehand.  So the epsilon of the whole plan is stated,
+even if a run ended early.  For runs planned one after another, `filtered_epsilon` adds Renyi divergences at one order.
 """
 
 import math
@@ -22,11 +23,11 @@ from dordis.errors import InputError
 from dordis.privacy import accounting, gdp
 
 WORD = 2**32
-"""The grid of the sampling probability: a record is sampled if a uniform 32-bit word is below p 2^32."""
+"""The sampling probability p is a multiple of 2^-32: a record is sampled if a uniform 32-bit word is below p 2^32."""
 BETA, OVERFULL = 2.0**-60, 2.0**-80
-"""Probabilities for one client in one event: that rounding exceeds its bound, and that a sample exceeds its cap."""
+"""Bounds on two probabilities, for one client in one event: rounding exceeds its bound; a sample exceeds its cap."""
 LEAST_DELTA = 1e-10
-"""Least delta with records as the unit: for a smaller one the error of the numerical composition would matter."""
+"""Least delta with records as the unit of privacy: below it, errors of the numerical composition would matter."""
 LEAST_RETRIES, RETRIES = 2, 0.02
 _INTERVALS = (1e-3, 1e-2)  # discretisation of the privacy loss: for one sampled Gaussian, and for mixtures of several
 _CLOSE = 1e-5  # relative error of a calibrated theta
@@ -35,9 +36,10 @@ _NODES = 4001
 
 
 class SampledEvents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A run's plan for one record: `events` releases with the same theta^2, each of a Poisson sample.
+    """The releases of a run in which one record may be included: `events` releases, each of a new Poisson sample.
 
-    `sampling` is p 2^32, a whole number; `distance` is the total variation distance of one event's noise from its law.
+    `sampling` is p 2^32, a whole number, and `theta_squared` is the theta^2 of one event for a given sample.
+    `distance` is the total variation distance between the noise drawn in one event and the law that is analysed.
     """
 
     sampling: int
@@ -112,14 +114,14 @@ def count_events(rounds: int) -> int:
 def epsilon(plan: SampledEvents, delta: float, clients_per_person: int = 1) -> float:
     """Return the epsilon of a plan at `delta`, for a person with one record at each of `clients_per_person` clients.
 
-    Two things are taken off `delta`: the failures of rounding, 2^-60 for each event and record, and (1 + e^epsilon)
-    times the total variation distance that noise tables and batch caps add.
+    Two things are taken off `delta`: the probability that rounding fails, 2^-60 for each event and each record of the
+    person; and (1 + e^epsilon) times the total variation distance that comes from noise tables and sample caps.
     """
     return epsilon_of_plans((plan,), delta, clients_per_person)
 
 
 def epsilon_of_plans(plans: Sequence[SampledEvents], delta: float, clients_per_person: int = 1) -> float:
-    """Return the epsilon of several plans that were all fixed beforehand; for adaptive plans see `filtered_epsilon`."""
+    """Return the epsilon of several plans together, which must all be fixed beforehand; see also `filtered_epsilon`."""
     check_delta(delta)
     if clients_per_person < 1:
         raise InputError(f"a person has records at one client or more, not at {clients_per_person}")
@@ -131,14 +133,15 @@ def epsilon_of_plans(plans: Sequence[SampledEvents], delta: float, clients_per_p
 
 @lru_cache(maxsize=1 << 10)
 def _composed_epsilon(plans: tuple[SampledEvents, ...], persons: int, delta: float, tau: float) -> float:
-    """Return the epsilon of plans (see `epsilon_of_plans`); cached, because a ledger asks for it after every round."""
+    """Return the epsilon of plans (see `epsilon_of_plans`); cached, because a ledger needs it after every round."""
     return _with_distance(lambda left: _compose(plans, persons, left), delta, tau)
 
 
 def _with_distance(proved: Callable[[float], float], delta: float, tau: float) -> float:
-    """Return the epsilon at `delta` less (1 + e^epsilon) tau; `proved` returns the epsilon at a delta.
+    """Return the epsilon that is proved after (1 + e^epsilon) tau is taken off `delta`.
 
-    The result is infinite if (1 + e^epsilon) tau is more than half of delta.
+    `tau` is a total variation distance.  `proved` returns the epsilon at a delta.  The result is infinite if
+    (1 + e^epsilon) tau is more than half of delta.
     """
     above = proved(delta / 2)  # a charge for this larger epsilon suffices for the smaller one returned
     charge = (1 + math.exp(min(above, gdp.LARGEST_EPSILON))) * tau
@@ -195,7 +198,7 @@ def calibrate(epsilon: float, delta: float, sampling: int, events: int, distance
         found = epsilon_of_plans((plan,), delta)
         return math.log(found / epsilon) if 0 < found < math.inf else (-math.inf if found == 0 else math.inf)
 
-    # The theta that suffices without sampling suffices for any p; the margin covers the failures taken off delta.
+    # A theta that is small enough without sampling is small enough for any p; `_CLOSE` covers what is taken off delta.
     low = math.log(gdp.theta_budget(epsilon, delta) / events) / 2 - _CLOSE
     high = low + math.log(2)
     if distance and excess(low) > 0:
@@ -233,9 +236,10 @@ def default_order(epsilon: float, delta: float) -> float:
 
 @lru_cache(maxsize=1 << 10)
 def renyi_divergence(plan: SampledEvents, order: float) -> float:
-    """Return the Renyi divergence of all events of a plan at one order above 1.
+    """Return the Renyi divergence of all events of a plan together at one order, which must be above 1.
 
-    It is the larger of D(P || Q) and D(Q || P), where P and Q are the results with and without the record.
+    It is the larger of D(P || Q) and D(Q || P), where P and Q are the distributions of the results with and without
+    the record.
     """
     if not 1 < order < math.inf:
         raise InputError(f"a Renyi divergence has an order above 1, not {order}")
@@ -248,7 +252,7 @@ def renyi_divergence(plan: SampledEvents, order: float) -> float:
 def _moment(p: float, theta: float, power: float) -> float:
     """Return ln E_{x ~ N(0,1)} ((1-p) + p e^(theta x - theta^2/2))^power, by the trapezoidal rule in logarithms.
 
-    The integrand is analytic and falls off like a Gaussian, so the rule is exact but for rounding.
+    The integrand is analytic and falls off like a Gaussian, so the rule is exact up to rounding errors.
     """
     reach = abs(power) * theta + _TAIL
     x, step = np.linspace(-reach, reach, max(_NODES, int(64 * reach)) | 1, retstep=True)

@@ -1,13 +1,17 @@
-"""From sampled records to a vector over Z_{2^b}, in exact integers, so that the sensitivity to one record is bounded.
+"""Encode the sum of sampled records as a vector over Z_{2^b}, with a bounded sensitivity to one record.
 
-g_i is the gradient of record i, c the clip bound, and C_q the largest norm of a quantised record.
-q_i = round(C_q g_i / max(c, ||g_i||)) for each record, with ||q_i|| <= C_q checked in integers; X = sum of q_i;
-Y = H (signs X) block by block, H the unnormalised Walsh-Hadamard matrix of size B; r = (Y + u) >> k with a uniform
-dither u in {0 .. 2^k - 1}^d; then r mod 2^b.  A dither is never drawn again and no record is refused.
+All arithmetic after the quantisation of single records is exact, in integers.  With the gradient g_i of record i, the
+clip bound c, and the largest norm C_q of a quantised record, the steps are:
 
-For fixed other records, the change of r by record i is a stochastic rounding of H q_i / 2^k, whose norm is at most
-sqrt(B) C_q / 2^k, here called s c: the clip bound times the scale s.  `sensitivity` bounds the norm of that change
-except with probability 2^-60 over the dither.
+1. q_i = round(C_q g_i / max(c, ||g_i||)) for each record; ||q_i|| <= C_q is checked in integers.
+2. X is the sum of all q_i.
+3. Y = H (signs X) for each block, with public random signs and the unnormalised Walsh-Hadamard matrix H of size B.
+4. r = (Y + u) >> k with a dither u, uniform in {0 .. 2^k - 1}^d.  The result is r mod 2^b.
+
+The dither is drawn once, whatever the norm of r, and no record is refused.  If the other records are fixed, record i
+changes r by a stochastic rounding of H q_i / 2^k.  The norm of H q_i / 2^k is at most sqrt(B) C_q / 2^k, here called
+s c: the clip bound times the scale s.  `sensitivity` returns a bound on the norm of the change of r, which the change
+exceeds with a probability of at most 2^-60 over the dither.
 """
 
 import math
@@ -30,16 +34,16 @@ DITHER, SAMPLE = b"dordis/v1/record-dither", b"dordis/v1/record-sample"
 FINE = 1.01
 """The scale is chosen so that rounding multiplies the sensitivity by at most this factor."""
 _WORD_BYTES = 4
-_ERROR = 1e-6  # absolute error of C_q from an s c in floating point
+_ERROR = 1e-6  # absolute error of a C_q that is computed from an s c in floating point
 _LARGEST = 2**62
 
 
 class RecordEncoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How records are sampled and encoded in every event of a run; part of the agreed parameters.
 
-    `sampling` is p 2^32 for the sampling probability p.  `length` is C_q, the largest norm of a quantised record, and
-    sums are divided by 2^k with k = `shift`.  `records` is the declared number of records of each client, a public
-    upper bound; `events` is the number of events, and the index of a round lies below it.
+    `sampling` is p 2^32, where p is the probability with which a record is sampled.  `length` is C_q, the largest norm
+    of a quantised record, and sums are divided by 2^k with k = `shift`.  `records` is a public upper bound on the
+    number of records of each client.  `events` is the number of planned events; the index of a round is below it.
     """
 
     sampling: int
@@ -50,7 +54,7 @@ class RecordEncoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def for_scale(cls, sampled: RecordSampling, scaled_clip: float, block: int) -> "RecordEncoding":
-        """Return the encoding with this clip bound in integer units, s c; it must be that of a `scale_for` result."""
+        """Return the encoding whose clip bound in integer units, s c, is `scaled_clip`: a choice of `scale_for`."""
         length, shift = scale_for(scaled_clip, block)
         return cls(sampled.sampling, length, shift, sampled.records, sampled.events)
 
@@ -84,10 +88,11 @@ class RecordEncoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def batch_cap(records: int, sampling: int) -> int:
-    """Return the least m_max with n KL(m_max / n || p) >= 80 ln 2, so that P(m > m_max) <= 2^-80 (Chernoff).
+    """Return m_max, the cap on the size of a sample, which a sample exceeds with a probability of at most 2^-80.
 
-    n is the number of a client's records, p the sampling probability, m the size of a sample, and KL(a || p) the
-    Kullback-Leibler divergence of two coins with probabilities a and p.
+    m_max is the least number with n KL(m_max / n || p) >= 80 ln 2 (Chernoff's bound).  n is the number of a client's
+    records, p the sampling probability, and KL(a || p) the Kullback-Leibler divergence of two coins with probabilities
+    a and p.
 
     >>> batch_cap(1000, 2**31), batch_cap(1000, 2**32), batch_cap(1, 1)
     (665, 1000, 1)
@@ -127,10 +132,11 @@ def scale_for(scaled_clip: float, block: int) -> tuple[int, int]:
 
 
 def sensitivity(scaled_clip: float, dim: int) -> int:
-    """Return Delta2^2, which one record's squared change of a sum exceeds with probability at most 2^-60.
+    """Return Delta2^2, a bound on the squared norm of the change of a sum by one record.
 
-    floor(min{(s c)^2 + d/4 + sqrt(2 ln 2^60) (s c + sqrt(d)/2), (s c + sqrt d)^2}), where s c is `scaled_clip` and d is
-    `dim`, the length of the sum with its padding.
+    The change exceeds the bound with a probability of at most 2^-60.  The bound is
+    floor(min{(s c)^2 + d/4 + sqrt(2 ln 2^60) (s c + sqrt(d)/2), (s c + sqrt d)^2}),
+    where s c is `scaled_clip` and d is `dim`, the length of the sum with its padding.
     """
     return max(1, math.floor(rounded_norm(scaled_clip, dim, BETA)))
 
@@ -162,7 +168,8 @@ def draw_sample(seed: bytes, sampling: int, records: int, cap: int) -> npt.NDArr
 def encode_sum(total: Integers, grid: Grid, shift: int, public_seed: bytes, seed: bytes) -> Vector:
     """Return the exact sum of quantised records as a vector over the ring, without noise.
 
-    The signs come from the public seed of the round, the dither from the client's fresh `seed`.
+    The signs come from the public seed of the round, and the dither comes from `seed`, which the client draws anew for
+    each sum.  Raise InputError if the type or the length of `total` is wrong.
     """
     if total.dtype != np.int64 or total.shape != (grid.dim,) or grid.buckets:
         raise InputError(f"a sum of records has {grid.dim} 64-bit integers, and is never folded")

@@ -1,9 +1,9 @@
 """How updates fit the ring: blocks, the sensitivity of a sum, and the largest scale in a ring of b bits.
 
 Agarwal, Kairouz and Liu, "The Skellam Mechanism for Differentially Private Federated Learning", 2021; the norm after
-rounding is from Kairouz, Liu and Steinke, "The Distributed Discrete Gaussian Mechanism", 2021.  *Real* units are
-those of the model update, *integer* units are real times the scale s; sigma is a standard deviation.  Everything here
-but the clip bound c is in integer units.
+rounding is from Kairouz, Liu and Steinke, "The Distributed Discrete Gaussian Mechanism", 2021.  A number in *real*
+units has the units of the model update.  The same number in *integer* units is multiplied by the scale s.  Sigma is a
+standard deviation.  The clip bound c is in real units; all else is in integer units unless a docstring says otherwise.
 """
 
 import math
@@ -52,7 +52,7 @@ def block_size(length: int) -> int:
 
 
 def single_block_size(length: int) -> int:
-    """Return the power of two to which the whole vector is padded if it is rotated at once, as in the papers."""
+    """Return the power of two to which a vector is padded if it is rotated as one block, as in the papers."""
     if length < 1:
         raise InputError(f"a vector has at least one coordinate, not {length}")
     return 1 << (length - 1).bit_length()
@@ -76,7 +76,7 @@ def rounded_norm(scaled_clip: float, dim: int, beta: float = BETA) -> float:
 
     `scaled_clip`, s c, is the norm before rounding.  The bound is
     min{(s c)^2 + d/4 + sqrt(2 ln 1/beta) (s c + sqrt(d)/2), (s c + sqrt d)^2};
-    the second term always is a bound, the first except with probability beta.
+    the second term is always a bound, and the first term is a bound except with probability beta.
     """
     certain = (scaled_clip + math.sqrt(dim)) ** 2
     if beta == 0:
@@ -93,8 +93,9 @@ def is_fine_enough(scaled_clip: float, dim: int) -> bool:
 def nearest_norm(scaled_clip: float, dim: int) -> float:
     """Return the bound on ||r||^2 of a rotated vector r of d = `dim` coordinates, rounded to the nearest integers.
 
-    s c = `scaled_clip` is its norm before rounding.  The bound is the mean, (s c)^2 + d/12, and one standard deviation
-    of each term: s c / sqrt 3 and sqrt(d/180).  Clients shrink a longer vector until it fits.
+    s c = `scaled_clip` is the norm of the vector before rounding.  The bound is the mean of ||r||^2, which is
+    (s c)^2 + d/12, plus s c / sqrt 3 and sqrt(d/180), the standard deviations of its two random terms.  Clients shrink
+    a vector whose norm exceeds the bound until it fits.
     """
     return scaled_clip**2 + dim / 12 + scaled_clip / math.sqrt(3) + math.sqrt(dim / 180)
 
@@ -106,7 +107,7 @@ def l1_bound(l2: float, dim: int) -> float:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The largest change of a sum by one client: `squared` is Delta2^2, its largest squared l2-norm, an integer."""
+    """The largest change of a sum by one client; `squared` is Delta2^2, the change's largest squared l2-norm."""
 
     squared: int
     dim: int
@@ -128,7 +129,10 @@ def sensitivity(scale: float, clip: float, dim: int, folded: bool = False) -> Se
 
 
 def norm_bound(scaled_clip: float, dim: int, folded: bool) -> float:
-    """Return the bound on the squared norm after rounding: to the nearest for folded vectors at a fine scale."""
+    """Return the bound on the squared norm of a vector after rounding.
+
+    Folded vectors at a fine scale are rounded to the nearest integers, all others at random.
+    """
     nearest = folded and is_fine_enough(scaled_clip, dim)
     return nearest_norm(scaled_clip, dim) if nearest else rounded_norm(scaled_clip, dim)
 
@@ -142,8 +146,9 @@ class Ring:
     """The condition that a sum fits Z_{2^b}: 2^b >= 2 k sqrt(s^2 c^2 n^2 / block + n/4 + kappa sigma^2).
 
     b is `bits`, s the scale, c the clip bound and n the number of clients.  `headroom` is k: the ring holds k standard
-    deviations of a coordinate.  `kappa` is the variance left in the sum divided by sigma^2, the central variance.
-    `largest` is the largest central variance that the sampler can draw.
+    deviations of a coordinate.  sigma^2 is the central variance, the noise variance that epsilon is computed from, and
+    `kappa` is the variance left in the sum divided by sigma^2.  `largest` is the largest central variance that the
+    sampler can draw.  `folded` says whether updates are folded into fewer coordinates.
     """
 
     bits: int
@@ -158,12 +163,15 @@ class Ring:
 
     @property
     def capacity(self) -> float:
-        """Return the largest variance of signal and noise of a coordinate that fits the ring beside rounding errors."""
+        """Return the largest variance of signal and noise of a coordinate that fits the ring with rounding errors."""
         return 4.0**self.bits / (4 * self.headroom**2) - self.clients / 4
 
     @property
     def signal(self) -> float:
-        """Return the largest variance of a coordinate of the sum at scale 1: all updates equal, and in one block."""
+        """Return the largest variance of a coordinate of the sum without noise at scale 1.
+
+        It is that of equal updates whose whole norm lies in one block.
+        """
         return (self.clip * self.clients) ** 2 / self.block
 
     @property

@@ -16,11 +16,11 @@ from dordis.privacy.xnoise_components import NoisePlan, Scheme, default_toleranc
 
 LONGEST = 2**31
 FEW = 10
-"""With records as the unit and at most this many clients a round, all but the threshold may drop out by default."""
+"""With records as the unit of privacy and so few clients in a round, T is by default n - t: all but the threshold."""
 PROBE = Fraction(2**30)
 """A central variance so large that rounding its components to the grid of 2^-20 changes them by at most 2^-50 of it."""
 SPARE = 1 - 2e-9
-"""The part of the budget that plans use; the rest covers rounding errors, as owners add up costs in another order."""
+"""The fraction of the budget that plans use; the rest covers rounding errors: owners add up costs in another order."""
 _MARGIN = 1 - 1e-12  # so that a variance rounded up to a multiple of 2^-20 stays below LARGEST_VARIANCE
 
 
@@ -28,15 +28,17 @@ _MARGIN = 1 - 1e-12  # so that a variance rounded up to a multiple of 2^-20 stay
 class Setting:
     """The inputs of a plan: participation, vector, ring, and the dropout and collusion that the noise must survive.
 
-    `headroom` is k: the ring holds k standard deviations of a coordinate.  `reserve` is the number of dropouts that the
-    scheme `conservative` provides for.  `sparse` says whether clients share masks on a sparse graph, as in SecAgg+.
-    Defaults, for fields that are None: as many `bits` as are useful, delta min{N^-1.1, 10^-5}, the threshold of
-    `default_threshold`, the tolerance of `xnoise_components.default_tolerance`, and a reserve equal to the tolerance.
-    `one_block` rotates the whole vector as one block, as the paper does.  `further` are the values that every round
-    releases beside the update.  With `orders`, epsilon comes from the Renyi divergences at these orders, as in the
-    paper; without, from `dordis.privacy.gdp`.  `failure` is the probability that the graph or the selection fails in
-    some round of the run; it is taken off delta.  `buckets` is the length to which updates are folded
-    (`dordis.privacy.projection`), 0 if they are not.
+    `headroom` is k: the ring holds k standard deviations of a coordinate.  `colluders` is T_C, the number of colluders
+    in a round, and `reserve` the number of dropouts for which the scheme `conservative` provides.  With `one_block` the
+    whole vector is rotated as one block, as in the paper.  `further` are the values that every round releases in
+    addition to the update.  With `orders`, epsilon comes from the Renyi divergences at these orders, as in the paper;
+    without, from `dordis.privacy.gdp`.  `failure` is the probability that the graph or the selection fails in some
+    round of the run; it is taken off delta.  `buckets` is the length to which updates are folded
+    (`dordis.privacy.projection`), or 0 if they are not folded.  `sparse` says whether clients share masks on a sparse
+    graph, as in SecAgg+.
+
+    Fields that are None have these defaults: `bits`, as many as are useful; `delta`, min{N^-1.1, 10^-5}; `threshold`,
+    `default_threshold`; `tolerance`, see the property `T`; `reserve`, the tolerance.
     """
 
     participation: ParticipationSchedule
@@ -145,7 +147,7 @@ class Setting:
         return scaling.padded_length(self.summed_dim, self.block)
 
     def reserve_for(self, clients: int, tolerance: int) -> int:
-        """Return the `reserve` with which a round of `clients` clients costs a client no more than a planned round."""
+        """Return a `reserve` with which a round of `clients` clients costs each no more than a planned round."""
         beyond = (self.reserve or 0) - self.T
         if beyond <= 0:
             return 0
@@ -165,7 +167,7 @@ class Setting:
 
     @property
     def kappa(self) -> Fraction:
-        """Return the noise variance left in a sum without dropouts, the largest, divided by the central variance."""
+        """Return the noise variance left in a sum, divided by the central variance, if nobody drops out."""
         return self._probe.variance_left(range(self.clients), b"") / PROBE
 
     def ring(self, bits: int) -> Ring:
@@ -191,7 +193,7 @@ class Setting:
         return accounting.SAMPLE_DISTANCE * self.releases * length * self.clients * components
 
     def epsilon(self, sensitivity: Sensitivity, variance: float, *others: Event) -> float:
-        """Return the epsilon of a run in which each round has noise of `variance`, and `others` as further releases."""
+        """Return the epsilon of a run whose rounds each release a sum with noise of `variance`, and `others`."""
         update = SkellamSum(sensitivity.squared, sensitivity.l1, variance)
         if self.records is not None:
             return self.epsilon_for_cost(accounting.theta_squared(Composed((update, *others))))
@@ -203,8 +205,8 @@ class Setting:
     def allowance(self, epsilon: float) -> float:
         """Return the allowance of a round: the theta^2 that it may cost a client within the budget `epsilon`.
 
-        The total variation distance of the noise from its law is counted twice, because failed rounds add to it.  It
-        may take at most half of delta; if `epsilon` is so large that it takes more, a smaller epsilon is planned for.
+        The total variation distance of the noise from its law is counted twice, because failed rounds add to it.  This
+        distance may take at most half of delta; if it takes more at a large `epsilon`, a smaller epsilon is planned.
         """
         delta, distance = self.noise_delta, 2 * self.distance
         if self.records is not None:

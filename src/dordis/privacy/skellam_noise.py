@@ -1,15 +1,17 @@
-"""Skellam noise from a seed: the same integers on every platform, from any sample on (noise format, version 1).
+"""Skellam noise from a seed: every platform draws the same integers, from any sample on (noise format, version 1).
 
-The law of a variance v is a table of integers: the Skellam pmf as masses P[x] of 128 bits, cut into 65,536 cells and a
-residual (docs/wire.md, section Noise).  Nothing here is floating point, so every platform builds the same table, and
-the server can draw a client's noise again.  The law of a table is exactly P / 2^128; its total variation distance from
-Skellam(v) is at most (2N + 1) 2^-128 + 2^-172, where N is `support_bound(v)`.
+The noise of a variance v is drawn from a table of integers: the Skellam pmf as masses P[x] of 128 bits, divided into
+65,536 *cells* of equal mass, most of which give a sample by one look-up (docs/wire.md, section Noise).  Nothing here is
+floating point, so every platform builds the same table, and the server can draw a client's noise again.  The law of a
+sample is exactly P / 2^128; its total variation distance from Skellam(v) is at most (2N + 1) 2^-128 + 2^-172, where N
+is `support_bound(v)`.
 
 *Nodes* are the multiples H w of a width w = 2^k.  The *hat* of a node is a triangle of mass that falls to 0 at the two
-neighbouring nodes; the node has a cell for each 2^-16 of this mass.  The residual is the pmf less all hats.  Sample i
-takes its cell, and so its node, from bytes 2i and 2i + 1 of one keystream, and its place under the hat from the same
-bytes of a second one.  Cells after those of the last node *escape*: their samples are drawn by exact inversion of the
-residual, each with a 16-byte block of a third keystream.  Look-ups are not constant-time in the sample.
+neighbouring nodes; the node has one cell for each 2^-16 of this mass.  The *residual* is the pmf minus all hats.
+Sample i takes its cell, and so its node, from bytes 2i and 2i + 1 of one keystream.  It takes its distance from the
+node, under the hat, from the same bytes of a second keystream.  The cells after those of the last node *escape*: their
+samples are drawn by exact inversion of the residual, each with a 16-byte block of a third keystream.  The time of a
+look-up may depend on the sample.
 """
 
 import hashlib
@@ -94,7 +96,7 @@ class CellTable:
 
     @cached_property
     def digest(self) -> bytes:
-        """Return the SHA-256 hash of the table, which the parameters of a round fix."""
+        """Return the SHA-256 hash of the table; the parameters of a round state it for every variance."""
         scaled = int(self.variance * GRID)
         head = struct.pack("<QIIII", scaled, self.log_width, self.largest, self.counts.size - 1, self.first_escape)
         masses = np.ascontiguousarray(self.pmf[:, ::-1]).astype("<u8")  # 16 bytes each, low word first
@@ -119,7 +121,7 @@ def build_table(variance: Fraction | int) -> CellTable:
         raise DordisError(f"the cell table of variance {exact} leaves out a node between others")
     residual = table_sampling.accumulate_masses(left)
     check_residual(left, residual, CELLS - first_escape)
-    rows = max(1, len(residual) // PLACES_A_ROW // (CELLS - first_escape))  # of the index, for each cell that escapes
+    rows = max(1, len(residual) // PLACES_A_ROW // (CELLS - first_escape))  # index rows for each escaping cell
     shift = 48 - min(16, rows.bit_length())
     index = table_sampling.build_search_index(residual, (CELLS - first_escape) << (48 - shift), shift)
     return CellTable(exact, log_width, pmf, counts, _stairs(counts), first_escape, residual, index, shift)
@@ -148,7 +150,7 @@ def _total(rows: npt.NDArray[np.uint64]) -> int:
 
 
 def support_bound(variance: Fraction) -> int:
-    """Return N, a sample from which on the pmf of Skellam(variance) rounds to 0; it bounds the size of a table."""
+    """Return N such that the pmf of Skellam(variance) rounds to 0 from N on; N bounds the size of a table."""
     return 43 + isqrt(41**2 + 240 * -(-variance.numerator // variance.denominator))
 
 
@@ -173,7 +175,7 @@ def skellam_masses(variance: Fraction) -> list[int]:
 
 
 def _log_width(variance: Fraction) -> int:
-    """Return k, where 2^k is the distance between nodes: the larger it is, the fewer nodes a large variance has."""
+    """Return k, where 2^k is the distance between nodes; it is larger for large variances, so that nodes stay few."""
     if variance < 2**17:
         return 0
     return max(k for k in range(9) if 64 * 4**k <= variance)
@@ -271,8 +273,8 @@ class AddNoise(Protocol):
 class NoiseLaw:
     """A law of integer noise under which independent draws of variances a and b sum to a draw of variance a + b.
 
-    `add` is a function of a module, so that it can be sent to other processes; the same seed gives the same samples on
-    every machine.  `digest` returns the hash of the table of a variance: table and seed determine the samples.
+    `add` adds noise from a seed: the same samples on every machine.  It is a top-level function of a module, so that it
+    can be pickled for other processes.  `digest` returns the hash of the table from which noise of a variance is drawn.
     """
 
     add: AddNoise

@@ -1,7 +1,7 @@
-"""Noise strategies: who adds the noise of a run, what dropout does to it, and whether it proves an epsilon.
+"""Noise strategies: who adds the noise of a run, what dropout does to the noise, and whether an epsilon is proved.
 
-XNoise is the paper's and the default; the others are the paper's baselines.  A strategy is one tagged struct, whose tag
-is its name in the configuration, and an entry of `TABLE`.
+XNoise is the paper's strategy and the default; the others are the paper's baselines.  A strategy is one tagged struct,
+whose tag is its name in the configuration, and an entry of `TABLE`.
 """
 
 import math
@@ -31,12 +31,12 @@ class Rule(Enum):
 
 
 class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
-    """A strategy in the configuration: `kind` names it."""
+    """A noise strategy as it is configured; the key `kind` holds its name."""
 
     mechanism: ClassVar[str] = ""
     """Name of the mechanism of the strategy; empty if the configured mechanism is used, with noise from all clients."""
     description: ClassVar[str] = ""
-    """Who adds the noise, and what dropout does to it; a format string of T, the scheme and the strategy's fields."""
+    """Who adds the noise, and what dropout does to it; a format string with {T} and the strategy's fields."""
     unproved: ClassVar[str] = ""
     """Why no epsilon is proved; empty if one is."""
     cost_only: ClassVar[bool] = False
@@ -58,7 +58,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
         return Scheme.ORIG
 
     def reserve(self, clients: int) -> int | None:
-        """Return how many dropouts of `clients` even shares provide for, as `Setting.reserve`; None for its default."""
+        """Return `Setting.reserve` for rounds of `clients` clients; None for the default of `Setting`."""
         return None
 
     def describe(self, setting: Setting) -> str:
@@ -71,7 +71,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
 
 
 class XNoise(Strategy, frozen=True, tag="xnoise"):
-    """Add more noise than needed and remove the excess: the sum has the target noise whichever clients drop out."""
+    """Clients add more noise than needed, and the excess is removed: sums have the target noise despite dropouts."""
 
     scheme: Literal["single", "exact"] = "single"
 
@@ -88,7 +88,7 @@ class XNoise(Strategy, frozen=True, tag="xnoise"):
 
 
 class Orig(Strategy, frozen=True, tag="orig"):
-    """Add an even share, as if nobody dropped out; each dropout overspends the budget, and the run continues."""
+    """Every client adds an even share, as if nobody dropped out; dropouts overspend the budget, and the run goes on."""
 
     description: ClassVar[str] = (
         "every client adds an even share of the noise, as if nobody dropped out. The share of those who do is missing: "
@@ -102,7 +102,7 @@ class Orig(Strategy, frozen=True, tag="orig"):
 
 
 class Early(Strategy, frozen=True, tag="early"):
-    """Add an even share, as if nobody dropped out, like `orig`; stop before the budget is passed."""
+    """Every client adds an even share, as if nobody dropped out; the run stops before it exceeds the budget."""
 
     description: ClassVar[str] = (
         "every client adds an even share of the noise, as if nobody dropped out. The share of those who do is missing "
@@ -111,9 +111,9 @@ class Early(Strategy, frozen=True, tag="early"):
 
 
 class Conservative(Strategy, frozen=True, tag="conservative"):
-    """Add an even share, as if a fixed part of the clients, `rate`, dropped out; stop before the budget is passed.
+    """Every client adds an even share, as if the fraction `rate` of the clients dropped out.
 
-    With `overspend` the run continues beyond the budget, as the paper's Con-r does.
+    The run stops before it exceeds the budget.  With `overspend` the run continues, as with the paper's Con-r.
     """
 
     rate: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.2
@@ -141,12 +141,12 @@ class Conservative(Strategy, frozen=True, tag="conservative"):
         return Scheme.CONSERVATIVE
 
     def reserve(self, clients: int) -> int:
-        """Return how many of `clients` drop out at the configured rate."""
+        """Return the number of dropouts among `clients` clients at the configured rate, rounded down."""
         return math.floor(Fraction(str(self.rate)) * clients)
 
 
 class Rebasing(Strategy, frozen=True, tag="rebasing"):
-    """Clients send new noise once the dropouts are known; only the cost is simulated; sums have `xnoise`'s noise."""
+    """Clients send new noise once the dropouts are known; simulated for its cost only, with the noise of `xnoise`."""
 
     description: ClassVar[str] = (
         "clients send new noise once it is known who dropped out. Only the cost is simulated; the sums have the "

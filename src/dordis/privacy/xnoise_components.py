@@ -1,7 +1,9 @@
 """XNoise: every client adds more noise than needed, and the excess is removed once the dropouts are known.
 
-The components to remove are a pure function of the plan and of U3, the clients whose input arrived, so that server and
-clients compute the same.  Variances are exact rationals, rounded up to multiples of 2^-20.
+Noise is divided into *components*, each drawn from a seed of its own; a removable component is removed once its seed is
+disclosed.  The components to remove follow from the noise plan, from U3 (the clients whose input arrived) and from
+public parameters alone, so that server and clients compute the same.  Variances are exact rationals, rounded up to
+multiples of 2^-20.
 """
 
 import hashlib
@@ -25,11 +27,11 @@ class Scheme(Enum):
 
     NONE = "none"
     SINGLE = "single"
-    """The default: each client adds a base and one removable component.  After D of T tolerated dropouts the removable
-    component of c (T - D) survivors is removed, with c = `NoisePlan.fraction`."""
+    """The default: each client adds a base component and one removable component.  After D dropouts, of T tolerated
+    ones, the removable components of c (T - D) survivors are removed, with c = `NoisePlan.fraction`."""
     EXACT = "exact"
-    """The paper's: each client adds a base and T removable components.  After D of T tolerated dropouts all survivors'
-    removable components after the first D are removed."""
+    """The paper's scheme: each client adds a base component and T removable components.  After D dropouts, of T
+    tolerated ones, every survivor's removable components are removed, except for the first D."""
     ORIG = "orig"
     """A baseline: each client adds an even share, as if nobody dropped out."""
     CONSERVATIVE = "conservative"
@@ -37,17 +39,18 @@ class Scheme(Enum):
 
 
 Due = Mapping[int, tuple[int, ...]]
-"""For each survivor, the indices, from 0, of the removable components whose seeds are to be disclosed."""
+"""The due components: for each survivor, the zero-based indices of the removable components to remove."""
 
 
 @dataclass(frozen=True)
 class NoisePlan:
-    """The noise components of each of n clients for a central variance sigma*^2, and which of them are removed.
+    """The noise components that each of n clients adds in a round, and the rule by which components are removed.
 
-    `tolerance` is T, the largest number of dropouts with which the target holds; `colluders` is T_C, the number of
-    clients whose noise the server may know.  `fraction` is c of the scheme `single`: the removable component has
-    variance v / c, where v is the variance that a survivor should leave in the sum.  `reserve` is the number of
-    dropouts that the scheme `conservative` provides for.
+    `variance` is sigma*^2, the central variance: the noise variance that epsilon is computed from.  `tolerance` is T,
+    the largest number of dropouts with which this target holds; `colluders` is T_C, the number of clients whose noise
+    the server may know.  `fraction` is c of the scheme `single`: the removable component has variance v / c, where v is
+    the variance that a survivor should leave in the sum.  `reserve` is the number of dropouts for which the scheme
+    `conservative` provides.
 
     >>> plan = NoisePlan(Scheme.SINGLE, clients=10, tolerance=4, colluders=1, variance=Fraction(100))
     >>> plan.charged_variance(range(10), context=b"") == plan.charged_variance(range(6), context=b"") >= 100
@@ -88,7 +91,7 @@ class NoisePlan:
 
     @property
     def kappa(self) -> Fraction:
-        """Return the factor that increases the central variance, because the server may know the colluders' noise."""
+        """Return the factor by which noise is increased, because the server may know the noise of colluders."""
         honest = self.clients - self.tolerance - self.colluders
         return Fraction(self.clients - self.tolerance, honest)
 
@@ -111,7 +114,7 @@ class NoisePlan:
 
     @cached_property
     def removable(self) -> tuple[Fraction, ...]:
-        """Return the variances of the removable components; their seeds are shared among the clients."""
+        """Return the variances of the removable components, whose seeds are deposited with the summing protocol."""
         n, s = self.clients, self.kappa * self.variance
         if self.scheme is Scheme.SINGLE and self.tolerance:
             return (self._unit,)
@@ -133,7 +136,8 @@ class NoisePlan:
     def due_components(self, survivors: Collection[int], context: bytes) -> Due:
         """Return the due components: for each of the survivors, U3, the removable components whose seeds are disclosed.
 
-        `context` is a result of `removal_context`; with the ids it decides which survivors disclose in `single`.
+        `context` is a result of `removal_context`.  With the scheme `single`, a hash of `context` and of a survivor's
+        id decides whether the survivor's component is due.  Raise InputError if the survivors are not possible.
         """
         if len(set(survivors)) != len(survivors) or len(survivors) > self.clients:
             raise InputError(f"a round of {self.clients} clients has at most as many survivors, each listed once")
@@ -151,10 +155,11 @@ class NoisePlan:
         return kept + sum((self.removable[k] for ks in (stayed or {}).values() for k in ks), Fraction(0))
 
     def charged_variance(self, survivors: Collection[int], context: bytes) -> Fraction:
-        """Return the variance that privacy may count on: what all survivors leave in the sum but the T_C largest.
+        """Return the variance that privacy may count on: the noise left in the sum, without the T_C largest parts.
 
-        A due component counts as removed even if the server could not remove it: from t - 1 answers, one fewer than the
-        threshold, and the colluders' shares the server may still rebuild the seed.
+        T_C survivors may be colluders, so the noise of those that leave most does not count.  A due component counts as
+        removed even if the server could not remove it: from t - 1 answers, one fewer than the threshold, and from the
+        colluders' shares the server may still rebuild the seed.
         """
         return self._kept_and_charged(survivors, context)[1]
 
@@ -173,11 +178,11 @@ class NoisePlan:
         return (n - T - T_C) * self.added_variance
 
     def _kept_and_charged(self, survivors: Collection[int], context: bytes) -> tuple[Fraction, Fraction]:
-        """Return the variance that survivors leave after all due components are removed: of all, and without T_C."""
+        """Return the variance left when all due components are removed, and the part that privacy counts on."""
         due = Counter(self.due_components(survivors, context).values())
         left = {ks: self.added_variance - sum((self.removable[k] for k in ks), Fraction(0)) for ks in due}
         kept, charged, colluders = Fraction(0), Fraction(0), self.colluders
-        for ks in sorted(due, key=left.__getitem__, reverse=True):  # the T_C that leave most are not counted
+        for ks in sorted(due, key=left.__getitem__, reverse=True):  # the T_C survivors that leave most are not counted
             known = min(colluders, due[ks])
             kept, charged = kept + due[ks] * left[ks], charged + (due[ks] - known) * left[ks]
             colluders -= known
@@ -195,7 +200,7 @@ def parse_variance(text: str) -> Fraction:
 
 
 def check_variance_text(text: str) -> None:
-    """Raise ParametersRefused unless a variance is a reduced fraction; other spellings would give other hashes."""
+    """Raise ParametersRefused unless the text is a reduced fraction, so that equal variances have equal hashes."""
     if len(text) <= _LONGEST_FRACTION and text.replace("/", "", 1).isdecimal():
         with suppress(ValueError, ZeroDivisionError):
             if str(Fraction(text)) == text:
@@ -211,7 +216,7 @@ def default_fraction(clients: int, tolerance: int) -> int:
 def default_tolerance(clients: int, threshold: int, sparse: bool = False) -> int:
     """Return the default T = floor(0.8 (n - t)), for n clients and threshold t; on a sparse graph floor(0.1 n).
 
-    The rest of n - t is room for clients that are lost after their upload.
+    The remaining n - t - T clients may be lost after their upload.
     """
     return clients // 10 if sparse else max(0, 4 * (clients - threshold) // 5)
 
@@ -222,5 +227,5 @@ def removal_context(round_id: bytes, chunk: int, parameter_hash: bytes) -> bytes
 
 
 def _draw_lot(context: bytes, client: int) -> bytes:
-    """Return a client's lot, a public pseudorandom number: in `single`, clients with the lowest lots disclose noise."""
+    """Return a client's lot, a public pseudorandom number; with `single`, noise of the lowest lots is removed."""
     return hashlib.sha256(b"dordis/v1/removal" + context + client.to_bytes(8, "big")).digest()

@@ -67,10 +67,10 @@ class NoiseVariances(NamedTuple):
 
 
 class Mechanism(msgspec.Struct, frozen=True):
-    """Encode updates as vectors over the ring, decode their sums, and return the release that the ledger charges.
+    """Encodes updates as vectors over the ring, decodes their sums, and states the release that the ledger charges.
 
-    `clip` is c, the largest norm of an update in real units, and `sensitivity` is Delta2^2, the largest squared norm in
-    the integers; either is 0 if it is not bounded.
+    `clip` is c, the largest norm of an update in real units.  `sensitivity` is Delta2^2, the largest squared norm of an
+    encoded update in integer units.  A value of 0 means that the mechanism has no such bound.
     """
 
     grid: Grid
@@ -83,9 +83,12 @@ class Mechanism(msgspec.Struct, frozen=True):
     law: ClassVar[NoiseLaw] = SKELLAM
     """The law of the protocol's noise, which clients add from seeds and the server removes."""
     has_price_list: ClassVar[bool] = True
-    """Whether the ledger stores a price list, a cost for each noise variance; False if only the protocol adds noise."""
+    """Whether the ledger stores a price list: a cost for each noise variance that up to T dropouts may leave.
+
+    It is False for mechanisms whose noise is all added by the protocol: the ledger computes their costs itself.
+    """
     only_renyi: ClassVar[bool] = False
-    """Whether only Renyi divergences of the noise are known: plans then use these, and owners cannot count its cost."""
+    """Whether only Renyi divergences of the noise are known: plans then use these, and owners cannot count costs."""
     may_fold: ClassVar[bool] = False
     """Whether updates may be folded; False if the noise is added to unfolded updates, or to the unfolded sum."""
     sums_records: ClassVar[bool] = False
@@ -107,7 +110,7 @@ class Mechanism(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_parameters(cls, grid: Grid, clip: float, sensitivity: int, noise: str) -> Self:
-        """Return the mechanism that a round's parameters describe; `noise` is the value of its property `noise`."""
+        """Return the mechanism that a round's parameters describe; `noise` is the text of its property `noise`."""
         return cls(grid, clip, sensitivity)
 
     @property
@@ -141,7 +144,7 @@ class Mechanism(msgspec.Struct, frozen=True):
         return type(self).decode is Mechanism.decode
 
     def encode(self, update: Reals, public_seed: bytes, entropy: Entropy = secrets.token_bytes) -> Vector:
-        """Return a client's input to the sum: clip, fold, rotate, scale, round; `entropy` gives the random rounding."""
+        """Return a client's input to the sum: clip, fold, rotate, scale and round it; `entropy` draws the rounding."""
         bounds = (self.clip or math.inf, self.sensitivity or None)
         return encoding.encode(update, self.grid, public_seed, entropy, *bounds)
 
@@ -187,9 +190,9 @@ def load_mechanism(name: str) -> type[Mechanism]:
 
 
 def find_builtin_mechanism(name: str) -> type[Mechanism]:
-    """Return a mechanism of this package by name, or raise ParametersRefused.
+    """Return a mechanism of this package by name; raise ParametersRefused for any other name.
 
-    Names that peers send are looked up here and not in `load_mechanism`, which would import any module they name.
+    This function is for names that other parties send: `load_mechanism` would import any module that they name.
     """
     if name not in TABLE:
         raise ParametersRefused(f"'{name}' is not a mechanism of dordis: pass the mechanism too")
@@ -240,9 +243,9 @@ def check_by_chunk(mechanism: Mechanism) -> None:
 
 
 def check_record_noise(kind: type[Mechanism], strategy: str, setting: Setting) -> None:
-    """Raise InputError for noise or further releases that have no accounting for records.
+    """Raise InputError if records are the unit of privacy, and there is no accounting for the noise or the releases.
 
-    Record gradients are summed as integers, under noise that all clients add together.
+    Gradients of records are summed as integers, under noise that all clients add together or that a baseline adds.
     """
     if setting.records is None:
         return

@@ -113,11 +113,11 @@ class CentralGaussian(GaussianMechanism, frozen=True, tag="central-gaussian", kw
         mean += gaussian_noise(self.entropy(SEED_BYTES), self.sigma / count, self.grid.dim)
 
     def release(self, variance: Fraction) -> Gaussian:
-        """Return the privacy event of a sum under the server's noise; `variance` is ignored: clients add no noise."""
+        """Return the release of a sum under the server's noise; `variance` is ignored, because clients add no noise."""
         return Gaussian(self.sigma * self.grid.scale / math.sqrt(self.sensitivity))
 
     def noise_variances(self, survivors: int, clients: int, colluders: int) -> NoiseVariances:
-        """Return the variance of the server's noise, which is planned, left and charged: dropout does not change it."""
+        """Return the variance of the server's noise three times, because dropout does not change this noise."""
         variance = (self.sigma * self.grid.scale) ** 2
         return NoiseVariances(variance, variance, variance)
 
@@ -125,7 +125,7 @@ class CentralGaussian(GaussianMechanism, frozen=True, tag="central-gaussian", kw
 class LocalGaussian(GaussianMechanism, frozen=True, tag="local-gaussian", kw_only=True):
     """Every client adds noise of standard deviation `sigma`, in real units, to its clipped update.
 
-    Later steps, such as rounding, are post-processing, so that the norm in the integers needs no bound.
+    Later steps, such as rounding, are post-processing, so the norm of the integer vector needs no bound.
     """
 
     noise_from: ClassVar[NoiseFrom] = NoiseFrom.CLIENT
@@ -152,16 +152,19 @@ class LocalGaussian(GaussianMechanism, frozen=True, tag="local-gaussian", kw_onl
         return encoding.encode(noisy, self.grid, public_seed, entropy)
 
     def add_client_noise(self, total: Integers, length: int, entropy: Entropy) -> None:
-        """Add a client's noise, rounded to integers: as if the noisy sum were rounded, which is post-processing."""
+        """Add a client's noise, rounded to integers, to its sum of records, in place.
+
+        The sum consists of integers, so the result is the same as a rounded noisy sum; rounding is post-processing.
+        """
         noise = gaussian_noise(entropy(SEED_BYTES), self.sigma * length / self.clip, total.size)
         total += np.rint(noise, out=noise).astype(np.int64)
 
     def release(self, variance: Fraction) -> Gaussian:
-        """Return the privacy event of a client's update under its own noise; `variance`, that of others, is ignored."""
+        """Return the release of a client's update under its own noise; `variance`, of the sum's noise, is ignored."""
         return Gaussian(self.sigma / self.clip)
 
     def noise_variances(self, survivors: int, clients: int, colluders: int) -> NoiseVariances:
-        """Return the variance of all clients' noise, of the survivors' noise, and of one client's, which is charged."""
+        """Return the noise variance of all clients (planned), of the survivors (left), and of one client (charged)."""
         variance = (self.sigma * self.grid.scale) ** 2
         return NoiseVariances(variance * clients, variance * survivors, variance)
 

@@ -1,14 +1,14 @@
 """The distributed mechanisms: Skellam (Agarwal, Kairouz and Liu, 2021), and discrete Gaussian with its sampler.
 
-Skellam noise is the default, and XNoise needs it: the protocol draws it from seeds, component by component, so that
-single components can be removed again.  The discrete Gaussian mechanism (DDGauss; Kairouz, Liu and Steinke, 2021) is a
+Skellam noise is the default, and XNoise needs it: each noise component is drawn from a seed of its own, so that single
+components can be removed again.  The discrete Gaussian mechanism (DDGauss; Kairouz, Liu and Steinke, 2021) is a
 baseline.
 
-Discrete Gaussian noise is drawn from a seed, by inversion of its distribution in integers.  The masses are floor(2^127
-p(x)), computed in fixed point, and the remaining mass is added to that of 0.  So the law of a sample is exactly masses
-/ 2^127, at a total variation distance of at most 2^-105 from the discrete Gaussian.  Unlike Skellam noise it is never
-removed, so its format may change between versions, and it is not optimised for speed.  Look-ups are not constant-time
-in the sample.
+Discrete Gaussian noise is drawn from a seed, by inversion of its distribution function in integers.  The *mass* of x is
+floor(2^127 p(x)), computed in fixed point from the probability p(x); what is missing to 2^127 is added to the mass of
+0.  So the probability of x is exactly its mass / 2^127, and the total variation distance from the discrete Gaussian is
+at most 2^-105.  Unlike Skellam noise, this noise is never removed, so its format may change between versions, and it is
+not optimised for speed.  The time of a look-up may depend on the sample.
 """
 
 import math
@@ -59,7 +59,7 @@ def discrete_gaussian_noise(seed: bytes, variance: Fraction | int, dim: int) -> 
     """Return `dim` samples, a function of the seed: x has a probability proportional to exp(-x^2 / (2 variance)).
 
     `variance` is the square of the scale g, a multiple of 2^-20 from 1/4 to 10^10.  The variance of the samples is
-    smaller by 14 % at 1/4 and by 10^-6 at 1.
+    smaller than `variance`: by 14 % at 1/4, and by 10^-6 at 1.
 
     >>> discrete_gaussian_noise(bytes(range(32)), 4, 8).tolist()
     [-2, -4, -3, 3, -1, 2, -2, 3]
@@ -193,7 +193,7 @@ class DDGauss(Mechanism, frozen=True, tag="ddgauss", kw_only=True):
         return vector
 
     def release(self, variance: Fraction) -> DiscreteGaussianSum:
-        """Return the event of a sum under as many clients' shares as `variance` contains; raise InputError if none."""
+        """Return the release of a sum under `variance` / g^2 clients' noise; raise InputError if this is below 1."""
         honest = math.floor(variance / self.variance)
         if honest < 1:
             raise InputError("a sum under discrete Gaussian noise needs more survivors than there may be colluders")
