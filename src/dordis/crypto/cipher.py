@@ -1,4 +1,4 @@
-"""Authenticated encryption: AES-256-GCM; a pair of key and nonce is used for one message only."""
+"""Authenticated encryption by AES-256-GCM; callers use a pair of key and nonce for one message only."""
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM

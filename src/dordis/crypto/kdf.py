@@ -32,7 +32,7 @@ def derive(secret: bytes, label: bytes, parameter_hash: bytes, length: int = 32)
     """Derive `length` bytes from `secret`, bound to a label and to the hash of a round's parameters."""
     _check_secret(secret)
     _check_parameter_hash(parameter_hash)
-    # The hash has a fixed length, so that no two pairs of label and hash have the same concatenation.
+    # The hash has a fixed length, so two different pairs of label and hash never have the same concatenation.
     return expand(secret, label + parameter_hash, length)
 
 
@@ -46,7 +46,7 @@ def expand(seed: bytes, info: bytes, length: int) -> bytes:
 
 
 def commit(label: bytes, parameter_hash: bytes, secret: bytes) -> bytes:
-    """Return a commitment to a uniformly random 32-byte secret: hiding by that randomness, binding by SHA-256.
+    """Return a commitment to a 32-byte secret: hiding if the secret is uniformly random, binding by SHA-256.
 
     To open the commitment, reveal the secret; the verifier recomputes the commitment and compares.
     """

@@ -1,7 +1,7 @@
 """AES-128-CTR keystreams, readable from any position, and masks over Z_{2^b} and permutations made from them.
 
-A stream's block m is AES-128(key, nonce || BE32(2 + m)).  A mask's coordinates are little-endian lanes of
-ceil(b/8) bytes of the stream, reduced to b bits.
+Block m of a stream is AES-128(key, nonce || BE32(2 + m)), where BE32 is a big-endian number of 32 bits.  A coordinate
+of a mask is made from the next ceil(b/8) bytes of the stream, its *lane*, read as a little-endian number modulo 2^b.
 """
 
 import os
@@ -218,7 +218,7 @@ def shuffle(items: Sequence[Item], stream: Stream) -> list[Item]:
 def draw_below(bound: int, drawn: Iterator[int]) -> int:
     """Return a uniform number below `bound` from uniform 64-bit words.
 
-    It is the first word below the largest multiple of `bound` up to 2^64, modulo `bound`.
+    Words from the largest multiple of `bound` up to 2^64 on are skipped; the next word is reduced modulo `bound`.
 
     >>> draw_below(3, iter([2**64 - 1, 5]))
     2

@@ -1,8 +1,8 @@
 """Shamir secret sharing of many 32-byte secrets at once.
 
 A secret is nine little-endian limbs: eight of 30 bits and one of 16.  Each limb is shared modulo p = 2^31 - 1, so a
-share of a secret is nine numbers below p.  All secrets of a call are shared among the same points, so that sharing and
-recovering take one matrix product each.
+share of a secret is nine numbers below p.  All secrets of one call are shared among the same points, so that sharing
+takes one matrix product, and so does recovery.
 """
 
 import secrets as os_random

@@ -1,4 +1,4 @@
-"""The cryptographic primitives of secure aggregation as one value, the suite, so that they can be replaced together.
+"""The suite: all cryptographic primitives of secure aggregation as one value, so that they can be replaced together.
 
 Keys, agreed secrets and shared secrets have 32 bytes, because key derivation and sharing take 32 bytes.  All clients of
 a round must use the same suite; otherwise they cannot decrypt each other's shares.  A suite raises `CryptoError` for
@@ -18,7 +18,7 @@ from dordis.kernels.ring import Vector
 
 Entropy = Callable[[int], bytes]
 Shares = npt.NDArray[np.uint32]
-"""Shape (.., limbs): the last axis is one share."""
+"""An array of shares: its last axis has the numbers (limbs) of one share."""
 
 
 class KeyAgreement(Protocol):
@@ -45,7 +45,7 @@ class Cipher(Protocol):
     NONCE_BYTES: int
     """The length of a nonce."""
     TAG_BYTES: int
-    """The length of a ciphertext minus that of its plaintext."""
+    """The length of a ciphertext minus the length of its plaintext."""
 
     def encrypt(self, key: bytes, nonce: bytes, plaintext: bytes, associated: bytes, /) -> bytes:
         """Return the ciphertext of a plaintext; it decrypts only with the same associated data."""
@@ -86,7 +86,7 @@ class Streams(Protocol):
     """A factory of keystreams."""
 
     def from_bytes(self, derived: bytes, /) -> Any:
-        """Return the keystream whose key and nonce are in these derived bytes."""
+        """Return the keystream whose key and nonce are these derived bytes."""
 
 
 class Prg(Protocol):

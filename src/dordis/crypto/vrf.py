@@ -1,7 +1,7 @@
-"""Verifiable random function: ECVRF-EDWARDS25519-SHA512-TAI of RFC 9381, names and section numbers as there.
+"""Verifiable random function: ECVRF-EDWARDS25519-SHA512-TAI of RFC 9381; names and section numbers are the RFC's.
 
 Points and scalars stay in their 32-byte encodings; libsodium does the arithmetic.  This module is stricter than the
-RFC in one respect: keys and Gamma must lie in the prime-order group, as those of honest parties do.
+RFC in one respect: keys and Gamma must lie in the prime-order group, as the keys and Gamma of honest parties do.
 """
 
 import secrets
@@ -43,7 +43,7 @@ def public_key(private: bytes) -> bytes:
 
 
 def prove(private: bytes, alpha: bytes) -> bytes:
-    """Return the proof pi of the function's output on `alpha` (5.1); `proof_to_hash` returns the output itself."""
+    """Return the proof pi of the function's output on `alpha` (5.1); `proof_to_hash` computes the output from pi."""
     Y = public_key(private)
     x, prefix = _expand(private)
     H = _encode_to_curve(Y, alpha)
@@ -79,7 +79,7 @@ def validate_key(public: bytes) -> None:
 
 
 def proof_to_hash(proof: bytes) -> bytes:
-    """Return the output beta of a proof (5.2), which is not verified: for proofs of other parties call `verify`."""
+    """Return the output beta of a proof (5.2) without verifying the proof; for other parties' proofs call `verify`."""
     return _hash_gamma(_decode_proof(proof)[0])
 
 

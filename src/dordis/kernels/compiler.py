@@ -1,4 +1,7 @@
-"""Compile kernels, which run without the GIL, cache them on disk, announce compilation on stderr, check arrays."""
+"""The compilation of kernels, announced on stderr, and the check of their arrays.
+
+Kernels are functions that numba compiles; they run without the GIL, and are cached on disk.
+"""
 
 import sys
 import time
@@ -19,7 +22,7 @@ CLEARED = "\r\x1b[K"
 
 
 def kernel(function: Function) -> Function:
-    """Return a function that is compiled on its first call, releases the GIL while it runs, and is cached on disk."""
+    """Return the function as a kernel: compiled on its first call, cached on disk, and run without the GIL."""
     compiled: Function = numba.njit(nogil=True, cache=True)(function)
     return compiled
 

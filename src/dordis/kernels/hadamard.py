@@ -1,10 +1,11 @@
 """Deal a vector to blocks, and rotate the blocks: random signs, then the orthonormal Walsh-Hadamard transform of each.
 
 Transforms are in Sylvester order.  A transform of length r * c consists of transforms of length r along the columns and
-of length c along the rows of an r by c matrix.  A *leaf* is a piece that fits the first-level cache; inside it rows are
-transposed to columns, because vector instructions work on neighbours in memory, which belong to different columns.
-Larger blocks are transformed in *panels*: some columns are copied to the cache, transformed over all rows and copied
-back, so that a factor of up to 256 in length takes one pass over memory.
+of length c along the rows of an r by c matrix.  A *leaf* is a piece that fits the first-level cache.  Vector
+instructions transform neighbouring columns together; so inside a leaf the matrix is transposed, and its rows are
+transformed as columns too.  A block larger than a leaf is transformed in *panels*: some columns are copied to the
+cache, transformed over all rows and copied back.  One such pass over memory multiplies the length of the transforms by
+up to 256.
 """
 
 import math
@@ -28,7 +29,7 @@ def rotate(x: Reals, block: int, signs: npt.NDArray[np.uint8]) -> None:
     """Negate x[i] where bit i of `signs` is set, then transform each block, in place.
 
     Bit i is bit i % 8 of byte i // 8.  `block` is a power of two that divides the length.  NaN and infinity are not
-    detected here: they spread over their block, and rounding refuses them.
+    detected here: they spread over their block, and the functions that round the result refuse them.
     """
     x, signs = _check(x, block, signs)
     leaf = min(block, _LEAF)
@@ -158,7 +159,7 @@ def _transform_leaves(x: Reals, leaf: int, scratch: Reals) -> None:
 
 @kernel
 def _transform_above(x: Reals, leaf: int, block: int) -> None:
-    """Complete the transform of each block, after that of its leaves, in as few passes over panels as possible."""
+    """Complete the transform of each block, whose leaves are transformed, in as few passes over panels as possible."""
     levels = 0
     while leaf << levels < block:
         levels += 1
@@ -200,7 +201,7 @@ def _transform_columns(x: Reals, columns: int) -> None:
 
 @kernel
 def _combine_four(x: Reals, stride: int) -> None:
-    """Replace four rows by their sums and differences; slices show the compiler that the rows do not overlap."""
+    """Replace four rows by their transform, sums and differences; slices show the compiler that rows do not overlap."""
     p, q, r, s = x[:stride], x[stride : 2 * stride], x[2 * stride : 3 * stride], x[3 * stride :]
     for j in range(stride):
         a, b, c, d = p[j] + q[j], p[j] - q[j], r[j] + s[j], r[j] - s[j]

@@ -1,8 +1,8 @@
 """Round real vectors to integers, at random without bias or to the nearest; add, fold and unfold them; compute norms.
 
-Gradients of single records are clipped, quantised and added in exact integers.  In a floating-point sum the rounding of
-every record depends on the others: in float32, leaving out one of a thousand records may change the rest of the sum by
-a tenth of the clip bound.  Here every record is quantised by itself before it is added.
+Gradients of single records are clipped, quantised and added in exact integers.  In a floating-point sum the rounding
+error of one record depends on the other records: in float32, leaving out one of a thousand records may change the sum
+of the others by a tenth of the clip bound.  Here every record is quantised by itself before it is added.
 """
 
 import math
@@ -38,7 +38,10 @@ def _add_weighted(total: npt.NDArray[np.float64], x: Reals, weight: float) -> No
 
 
 def sum_squares(x: Reals) -> float:
-    """Return the sum of squares of x, added in the same order on every machine; NaN or infinite if a coordinate is."""
+    """Return the sum of squares of x, added in the same order on every machine.
+
+    The sum is NaN or infinite if a coordinate is.
+    """
     return float(_sum_squares(check_array("x", x, np.float32, np.float64)))
 
 
@@ -156,7 +159,9 @@ _PIECE = 1024  # coordinates between two comparisons of the norm: 2^10 squares b
 def add_records(
     rows: Reals, used: npt.NDArray[np.bool_], clip: float, length: int, total: npt.NDArray[np.int64]
 ) -> int:
-    """Add the `used` rows, quantised, to `total`; return how many have a norm up to `clip` less how many a larger one.
+    """Add the `used` rows, quantised, to `total`, in place.
+
+    Return the number of rows with a norm up to `clip` minus the number of rows with a larger norm.
 
     A row g becomes q = round(C_q g / max(c, ||g||)) with c = `clip` and C_q = `length`.  While the exact norm of q
     exceeds C_q, the factor is reduced by 2^-10 of itself.  Rows that are not finite are neither added nor counted.
@@ -253,7 +258,7 @@ def _round_with_dither(
 
 
 BUCKET_MULTIPLE = 32
-"""The number of buckets is a multiple of this, so that the sign bits of every row start with a whole 32-bit word."""
+"""The number of buckets is a multiple of this, so that the sign bits of every row start at a 32-bit word."""
 
 
 def fold(x: Reals, buckets: int, signs: npt.NDArray[np.uint8], factor: float = 1.0) -> Reals:

@@ -1,13 +1,13 @@
 """Vectors over Z_{2^32}: add keystreams to them, and pack their elements into b bits each.
 
-Keystreams are rows of bytes; a *lane* is the bytes of a row for one coordinate.  Four rows are added in one pass over
-the vector if there are four.  A row is added with flip = 0 and subtracted with flip = 2^32 - 1, because
+A keystream is a row of bytes; a *lane* is the bytes of a row that belong to one coordinate.  One pass over the vector
+adds four rows if there are four.  A row is added with flip = 0 and subtracted with flip = 2^32 - 1, because
 (x ^ flip) - flip is x or -x, without a branch.  Callers reduce modulo 2^b once, at the end.
 
-Packed, element i occupies bits i*b to i*b + b - 1 of a little-endian bit stream.  Eight elements fill exactly b bytes,
-so every group of eight starts on a byte.  Inside a group, unaligned 64-bit loads and stores move one element at a time,
-or two if two fit.  Stores overlap: each overwrites the excess bytes of the store before it.  The last elements, where a
-64-bit access would leave the array, are moved byte by byte.
+In packed form, element i occupies bits i*b to i*b + b - 1 of a little-endian bit stream.  Eight elements fill exactly b
+bytes, so every group of eight elements starts at a byte.  Inside a group, unaligned 64-bit loads and stores move one
+element at a time, or two if two fit.  Stores overlap: each store overwrites the excess bytes of the store before it.
+The last elements, at which a 64-bit access would leave the array, are moved byte by byte.
 """
 
 from typing import Any
@@ -194,7 +194,7 @@ def _output(out: npt.NDArray[Any] | None, size: int, dtype: type[np.generic]) ->
 
 
 def _whole_groups(count: int, bits: int) -> int:
-    """Return how many groups of eight can be moved by 64-bit accesses, which reach up to 7 bytes past the group."""
+    """Return how many groups of eight elements 64-bit accesses can move; they reach up to 7 bytes past a group."""
     return min(count // 8, max(0, packed_size(count, bits) - 7) // bits)
 
 

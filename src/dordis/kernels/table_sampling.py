@@ -22,12 +22,15 @@ from dordis.kernels.vector_instructions import (
 )
 
 PAGE = 1 << 16
-"""Samples in a page; the escapes in each page are numbered from 0."""
+"""Number of samples in a page; in each page the escapes, which are the cells that escape, are numbered from 0."""
 _RUN = 2048
 """Samples that `draw_samples` handles at a time, so that they stay in the first-level cache between its passes."""
 
 INDEXED = 14
-"""Places of the residual that one row of its search index lists; with the index of the first, a row has 32 bytes."""
+"""Number of places of the residual that one row of the search index lists.
+
+With the position of the first of these places, a row has 32 bytes.
+"""
 
 Vector = npt.NDArray[np.uint32]
 Shorts = npt.NDArray[np.uint16]
@@ -51,10 +54,11 @@ def draw_samples(
 ) -> int:
     """Add the sample of each cell to acc, list the cells that escape, which add nothing yet, and return their number.
 
-    `cells` and `hats` start at the page of sample `first`, which is added to acc[0]; a log_width of 0 means no hats.
-    For each escape `places` receives its index in acc, `tops` its cell minus `first_escape`, and `blocks` the input of
-    the cipher: the first three words of `origin`, then, big-endian, the sum of its fourth word, which is the counter of
-    block 0, and the escape's block number.  `places` has room for one more than the largest number of escapes.
+    `cells` and `hats` start with the first sample of the page that contains sample `first`; sample `first` is added to
+    acc[0].  With a log_width of 0 there are no hats.  For each escape `places` receives its index in acc, `tops`
+    receives its cell minus `first_escape`, and `blocks` receives the input of the cipher.  This input consists of the
+    first three words of `origin` and of a big-endian word, the sum of the fourth word of `origin` (the counter of block
+    0) and the block number of the escape.  `places` must have room for one more than the largest number of escapes.
     """
     skip = first % PAGE
     limit = np.uint16(first_escape)
@@ -79,7 +83,8 @@ def draw_samples(
                 _add_nodes(acc[run:stop], flip, cells[run:stop], stairs)
             for e in range(listed, escapes):
                 place = places[e]
-                given = last  # has been added to escapes too: to subtract it is cheaper than to test every sample
+                # `last` was added for escapes too: to subtract it here is cheaper than to test every sample above.
+                given = last
                 if log_width > 0:
                     given += _hat(hats[place], np.uint32(log_width))
                 acc[place] -= _apply_sign(given, flip)
@@ -98,8 +103,8 @@ def draw_samples(
 def _list_escapes(cells: Shorts, offset: int, limit: Any, places: Vector) -> Any:
     """Write the indices of cells from `limit` on, which escape, plus `offset` to `places`; return their number.
 
-    Entries of `places` after the last escape may be overwritten.  In each group of 64 cells the first two escapes are
-    written without a branch, which the processor could not predict.
+    Entries of `places` after the last escape may be overwritten.  In each group of 64 cells two entries are always
+    written, without a branch for the number of escapes, which the processor could not predict.
     """
     escapes, one, nothing = np.uint64(0), np.uint64(1), np.uint64(0)
     whole = cells.size // 64 * 64
@@ -179,9 +184,9 @@ def resolve_escapes(
 ) -> None:
     """Add to acc, for each escape, the least x with C[x] > u, where u = top * 2^112 + the block's first fourteen bytes.
 
-    C, in `residual`, is the cumulative residual at x = -X .. X, as rows (high word, low word).  Mostly one row of
-    `index` suffices: row `u >> (64 + shift)` has the first place in `residual` whose C is at least row << (64 + shift),
-    and the next 16 bits of C at the places from there on.
+    C is the cumulative residual at x = -X .. X; `residual` has it as rows (high word, low word).  In most cases one row
+    of `index` determines x.  This is row `u >> (64 + shift)`.  A row has the first place in `residual` whose C is at
+    least row << (64 + shift), and, for the places from there on, the next 16 bits of C.
     """
     largest = len(residual) // 2
     for e in range(places.size):
@@ -256,7 +261,7 @@ def _overshoot(pmf: Words, node: Any, width: Any) -> Wide:
 
 @kernel
 def count_node_cells(pmf: Words, width: int) -> npt.NDArray[np.uint32]:
-    """Return the number of cells of each node from 0 on: as many as keep the hats below the pmf."""
+    """Return the number of cells of each node from 0 on: the largest that keep the sum of all hats below the pmf."""
     counts = np.zeros((len(pmf) - 1) // width + 1, np.uint32)
     before = _overshoot(pmf, 0, width)  # nodes -1 and 0 have the same overshoot as 0 and 1, by symmetry
     for node in range(counts.size):
@@ -305,7 +310,7 @@ def accumulate_masses(masses: Words) -> Words:
 
 @kernel
 def build_search_index(sums: Words, rows: int, shift: int) -> npt.NDArray[np.uint16]:
-    """Return the search index of `resolve_escapes`; places that do not fit a row are found by searching `sums`."""
+    """Return the search index for `resolve_escapes`; a place that does not fit a row must be searched in `sums`."""
     index = np.full((rows, 2 + INDEXED), np.uint16(0xFFFF), np.uint16)
     at = 0
     for row in range(rows):

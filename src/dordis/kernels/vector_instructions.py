@@ -7,11 +7,13 @@ from numba import types
 from numba.core.extending import intrinsic
 
 LANES = 16
-"""Samples that one call of `add_nodes` or `add_hats` adds."""
+"""Number of samples that one call of `add_nodes` or `add_hats` adds."""
 STAIR = 16
-"""Cells in a stair, a 32-bit word of the table from cells to node numbers.  The upper half of the word is the number of
-the first cell's node; bit i of the lower half says whether the node of cell i is the one after the node of cell i - 1.
-The table fits the first-level cache."""
+"""Number of cells in a *stair*, a 32-bit word of the table that maps cells to the numbers of their nodes.
+
+The upper half of the word is the node number of the stair's first cell.  Bit i of the lower half says whether the node
+number of cell i is that of cell i - 1 plus 1, or the same.  The table fits the first-level cache.
+"""
 
 _BIT, _SHORT, _WORD, _ADDRESS = (ir.IntType(bits) for bits in (1, 16, 32, 64))
 
@@ -61,7 +63,10 @@ def add_nodes(typing_context: Any, acc: Any, cells: Any, stairs: Any, flip: Any,
 def add_hats(
     typing_context: Any, acc: Any, cells: Any, hats: Any, stairs: Any, log_width: Any, flip: Any, at: Any
 ) -> Any:
-    """Add or subtract w * node + L1 - L2 of 16 cells, like `add_nodes`; L1, L2 are the bytes of hats[i] mod w = 2^k."""
+    """Add or subtract w * node + L1 - L2 for 16 cells, like `add_nodes`, with w = 2^log_width.
+
+    L1 and L2 are the low and the high byte of hats[i], both modulo w.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         sums, index, pairs, table = _pointers(context, builder, signature, arguments, 4)
@@ -119,7 +124,10 @@ def _shorts(builder: Any, base: Any, at: Any) -> Any:
 
 
 def _nodes(builder: Any, table: Any, cells: Any) -> Any:
-    """Return the node numbers of 16 cells: that of the stair's first cell plus the bits set up to the cell's own."""
+    """Return the node numbers of 16 cells.
+
+    A cell's node number is that of its stair's first cell plus the number of set bits up to the cell's own bit.
+    """
     words, flags = ir.VectorType(_WORD, LANES), ir.VectorType(_BIT, LANES)
     tables = _spread(builder, table, table.type)
     # Gathers with one base address and 32-bit offsets are faster on x86 than gathers with 64-bit addresses.

@@ -1,4 +1,6 @@
-"""Pipelined execution of a round: the set-up, then all chunks; a stage starts as soon as its predecessors have ended.
+"""Pipelined execution of a round: the set-up runs first, then all chunks.
+
+A stage of a chunk starts as soon as its predecessors have ended (`pipeline.planner.predecessors`).
 
 With one chunk nothing overlaps.  The caller's `compute` runs the computations of the server: in threads, or, to
 simulate a deployment, on a virtual clock.
@@ -65,7 +67,7 @@ class Timeline(msgspec.Struct, frozen=True):
 
     @property
     def stage_seconds(self) -> tuple[tuple[float, ...], ...]:
-        """Return the seconds that each chunk took in each stage, by stage, then by chunk, for `Profile.observe`."""
+        """Return the seconds of each chunk in each stage, as `Profile.observe` takes them: by stage, then by chunk."""
         steps: dict[tuple[int, int], list[Span]] = {}
         for span in self.spans:
             if span.chunk != SETUP:
@@ -167,7 +169,7 @@ class _Conductor:
             raise _Stopped
 
 
-class _Stopped(Exception):  # no error: it ends the flows of a round that failed elsewhere
+class _Stopped(Exception):  # not an error: it ends the flows of a round that has failed in another step
     pass
 
 
@@ -196,9 +198,9 @@ async def _run_all(processes: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 def serialise_exchange(exchange: Exchange) -> AsyncExchange:
-    """Return an exchange that chunks in different threads can share: each client gets one request at a time.
+    """Return an exchange that chunks in different threads can share; each client gets one request at a time.
 
-    `exchange` is called from several threads at once, but never for the same client.
+    The given `exchange` is called from several threads at once, but never at once for the same client.
     """
     locks: dict[tuple[Role, ClientId], threading.Lock] = {}
 
@@ -222,7 +224,8 @@ async def execute_in_lockstep(
 ) -> Timeline:
     """Run the set-up, then each step for all chunks together; the returned timeline has one span for each step.
 
-    The exchange is called for all chunks before the first reply is needed, so that it can send one message for all.
+    The exchange is called for all chunks before the first reply is needed, so it can send the requests of all chunks
+    in one message.
     """
     clock = asyncio.get_running_loop().time
     began, spans = clock(), []

@@ -2,8 +2,8 @@
 
 With d coordinates in m chunks, a stage s takes tau_s = b1 d/m + b2 m + b3 seconds for each chunk (paper, equation 3).
 Stragglers have little influence: the fit uses the median of the timings at the same (d, m), and minimises absolute
-deviations.  A run tries 1, 2, 4, 8... chunks first, then plans the number from the timings.  From time to time it tries
-another number again, in case a straggler slowed down the first round with that number.
+deviations.  A run first tries 1, 2, 4, 8... chunks, and then chooses the number of chunks by the timings.  From time to
+time it tries another number again, in case a straggler slowed down the earlier round with that number.
 """
 
 import math
@@ -28,9 +28,9 @@ POINTS = 64
 PASSES = 50
 """Iterations of re-weighted least squares, by which the fit approaches least absolute deviations."""
 EXACT = 1e-6
-"""Least relative deviation in the fit, and least duration relative to the longest; smaller ones are raised to it."""
+"""In the fit, relative deviations are at least this, and divisors at least this part of the longest duration."""
 INSTANT = 1e-9
-"""Least duration in seconds in the fit: the deviations of shorter ones are taken relative to it."""
+"""Least duration in seconds in the fit: deviations from a shorter duration are divided by this one."""
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -156,7 +156,7 @@ def median_seconds(samples: Iterable[Sample]) -> dict[tuple[int, int], float]:
 
 
 def _fit(terms: Matrix, seconds: Sequence[float]) -> tuple[list[float], float]:
-    """Return non-negative coefficients of least absolute relative deviation, and the mean of that deviation."""
+    """Return the non-negative coefficients with the least absolute relative deviations, and the mean deviation."""
     target = np.array(seconds, dtype=np.float64)
     if (target < 0).any() or not np.isfinite(target).all():
         raise InputError("seconds are finite and not negative")

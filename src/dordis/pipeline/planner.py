@@ -1,6 +1,7 @@
 """The planner: it schedules a round for each number of chunks, and chooses the fastest (paper, appendix C).
 
-A chunk goes through stages, each with its resource (paper, table 1); `predecessors` says which must end before which.
+A chunk goes through stages, and each stage keeps one resource busy (paper, table 1).  `predecessors` says which stages
+of which chunks must end before a stage of a chunk begins.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +15,7 @@ from dordis.errors import InputError
 from dordis.protocol import Resource, Step
 
 MOST_CHUNKS = 20
-"""Largest number of chunks that is considered, as in the paper."""
+"""Largest number of chunks that the planner considers, as in the paper."""
 ROUNDING = 1e-9
 """Completion times with a smaller relative difference count as equal."""
 
