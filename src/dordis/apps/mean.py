@@ -51,7 +51,7 @@ class PooledServer(AppServer):
 
     @property
     def pooled(self) -> Floats:
-        """Return the sum of all rounds, divided by the number of clients in it; zeros before the first round."""
+        """Return the summed updates of all rounds, divided by the number of updates; zeros before the first round."""
         mean: Floats = self._total / np.maximum(self._count, 1)
         return mean
 

@@ -67,7 +67,7 @@ class LocalExchange(MessageMeter):
         """Deliver the requests one by one, and yield each client's id and reply; long vectors (bulk) are not copied."""
         if isinstance(requests, OpenCall):
             yield from self._admitted(requests)
-        encoded: dict[int, bytes] = {}  # so that a request to all clients is encoded once
+        encoded: dict[int, bytes] = {}  # a request to all clients is encoded only once
         for u, request in requests.items():
             if request.role is Role.HELPER:
                 reply = self._helped(u, request)

@@ -36,7 +36,7 @@ from dordis.rounds.watch import REFUSED, StageBegan, Watch, silent
 LONG = 1 << 16
 """Least length of updates that several threads encode and sum; for shorter updates threads would take more time."""
 PIECE = 1 << 15
-"""Number of coordinates that are summed over all clients at a time, so that they fit into the processor's cache."""
+"""Number of coordinates that are summed at a time, over all clients: few enough for the processor's cache."""
 NOTHING: Vector = np.zeros(0, np.uint32)
 
 

@@ -65,7 +65,7 @@ class Identities:
     secret: bytes = field(repr=False)
     ids: tuple[ClientId, ...]
     helpers: tuple[ClientId, ...] = ()
-    """The ids of the simulated helpers, numbered independently of those of clients."""
+    """The ids of the simulated helpers; a helper and a client may have the same id."""
 
     @classmethod
     def read(cls, path: Path, ids: tuple[ClientId, ...], helpers: tuple[ClientId, ...] = ()) -> "Identities":
@@ -148,7 +148,7 @@ class SimulatedHome:
     clients: AppClients
     identities: Identities
     entropy: Entropy = secrets.token_bytes
-    """Random source of clients' secrets and rounding; clients in processes of Ray use the operating system's."""
+    """Random source of clients' secrets and rounding; clients in processes of Ray use the operating system instead."""
     dropout: Dropout | None = None
     """Dropout model that replaces the configured one, if given."""
     arrivals: ArrivalStore = field(default_factory=ArrivalStore)
@@ -260,7 +260,7 @@ class SimulatedHome:
             return present(index, clients.willing(self.cap))
 
         if self.fidelity == "ideal":
-            given = self.entropy is not secrets.token_bytes  # clients draw from a given source one after the other
+            given = self.entropy is not secrets.token_bytes  # clients use a given source in a fixed order
             cores = 1 if given else self.job.config.performance.cores
             return IdealRounds(
                 clients,
@@ -340,7 +340,7 @@ class FullRounds:
         return ready
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
-        """Run the summing protocol with the ready clients or, without a fixed list, with those that contribute."""
+        """Run the summing protocol with the ready clients or, without a fixed list, with all that contribute."""
         if agreed.invitation is not None:
             self._invited = agreed.invitation.clients
             self._departures.begin(agreed.parameters.index, self._invited)

@@ -201,7 +201,7 @@ def single_round(
 ) -> FinishedRound:
     """Run one round of a population and return it; if the round fails, raise its error, without another try.
 
-    `rounds` constructs the runner of the round, instead of the population.  A `ledger` is charged before the
+    `rounds` constructs the runner of the round; by default the population does.  A `ledger` is charged before the
     disclosure.  Owners count no participations, because the caller has all data anyway.
     """
     if ledger is not None and not home.job.design.proves:

@@ -2,10 +2,10 @@
 
 To find bounds, every client adds 1 to one bin of each column: the bin for the sign of its value and for the least k
 with |value| <= 2^k, for k in -20 .. 40.  So the update of a client has a norm of sqrt(columns) at most.  On each side
-of 0, the bound of a column is the largest power of two whose noisy count exceeds a threshold.  The probability that
-the noise of any bin of any column exceeds this threshold is at most 1 in 10,000.  The bound is then extended to the
-next powers of two while their counts exceed 2 sigma, where sigma is the standard deviation of the noise in a count.  A
-side of 0 without a count above the threshold gets the bound 0.
+of 0, the bound of a column is the largest power of two whose noisy count exceeds a threshold.  With a probability of at
+least 0.9999, the noise of no bin of no column exceeds this threshold.  The bound is then extended to the next powers of
+two while their counts exceed 2 sigma, where sigma is the standard deviation of the noise in a count.  A side of 0
+without a count above the threshold gets the bound 0.
 
 Limits: a value beyond 2^40 is counted and clipped as 2^40; bounds below 2^-20 are not found.  Values beyond the bounds
 are clipped.  A bin next to a bound may have about 2 sigma clients whose values are clipped; a bin further away, or on
@@ -57,8 +57,8 @@ from dordis.protocols.parameters import RUN_BYTES
 SHARE = 0.1
 """Part of the budget that is spent on finding bounds; with the rest, the noise of the answer is 5 % larger."""
 CONFIDENCE = 0.9999
-"""Probability that the noise of no bin exceeds the threshold; a bin whose noise does may widen the bounds a
-millionfold.
+"""Probability that the noise of no bin exceeds the threshold; a bin whose noise exceeds the threshold may widen the
+bounds a millionfold.
 """
 NEXT = 2.0
 """The bounds are extended by the next bin if its count exceeds this number of standard deviations of the noise; a wrong

@@ -95,7 +95,7 @@ def _array(values: npt.ArrayLike) -> Floats:
         raise InputError(_ragged(values)) from None
     if array.dtype.kind in "biuf":
         return array.astype(np.float64)
-    objects = np.asarray(values, dtype=object)  # np.asarray(values) turns numbers beside a text into texts
+    objects = np.asarray(values, dtype=object)  # if there is a text, np.asarray(values) makes all values texts
     numbers = np.array([_number(item) for item in objects.flat]).reshape(objects.shape)
     astray = np.argwhere(np.isnan(numbers))
     if astray.size:

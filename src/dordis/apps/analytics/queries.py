@@ -270,7 +270,7 @@ def histogram(
     planned = plan_release(count, width * columns, math.sqrt(columns), left, how)
     places = [np.searchsorted(own, column, side="right") for own, column in zip(between, rows.T, strict=True)]
     indicator = one_hot(np.stack(places, axis=1).astype(np.int64), width)
-    if count < len(rows):  # the rows of a client share one count in each column
+    if count < len(rows):  # clients have several rows: the rows of a client share one count in each column
         shares = held.average(np.stack([indicator(row) for row in range(len(rows))]))
         indicator = shares.__getitem__
     summed = private_sum(planned, indicator, how)

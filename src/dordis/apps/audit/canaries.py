@@ -78,7 +78,7 @@ class AttackedClaim:
         return most
 
     def judge(self, coins: Coins, scores: Floats, middle: float) -> GuessOutcome:
-        """Guess that a coin is 1 if its score exceeds `middle`; return the test that shows the largest epsilon.
+        """Guess that a coin is 1 if its score exceeds `middle`; return the outcome that shows the largest epsilon.
 
         There is one test for each fraction in `GUESSED`.  A test with n guesses guesses the n coins whose scores are
         farthest from `middle`.

@@ -1,4 +1,4 @@
-"""A test of noise by its variance, for samples that are known exactly.
+"""A test of noise by its variance, for noise samples that are known exactly.
 
 The claim is that the samples are independent Skellam variables of a stated variance mu = sigma^2, modulo 2^b, where b
 is the number of bits of the ring.  The statistic S is the sum of the squares of the samples, each square cut at

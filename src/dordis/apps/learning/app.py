@@ -116,7 +116,7 @@ class Server(AppServer):
         return found
 
     def concerns(self) -> tuple[str, ...]:
-        """Return new warnings about the training, such as a rising loss; each is returned once."""
+        """Return new warnings about the training, such as a rising loss; each warning is returned only once."""
         return self._progress.take_warnings()
 
     def trained_model(self) -> TrainedModel:

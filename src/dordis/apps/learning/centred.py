@@ -26,7 +26,7 @@ FILE = "centre.npy"
 
 
 class CentredServer(Server):
-    """A server that estimates the centre of the features in the first round, and then works like `Server`."""
+    """A server that estimates the centre of the features in the first round, and then trains like `Server`."""
 
     folds: ClassVar[bool] = False
     _features = 0
@@ -149,7 +149,7 @@ def directions(x: Floats) -> tuple[Floats, Floats]:
 
 
 def subtract_centre(samples: Samples, centre: Floats) -> Samples:
-    """Return each row x of the samples as (x / |x| - centre) |x|."""
+    """Return the samples, with each row x replaced by (x / |x| - centre) |x|."""
     x, y = samples
     unit, norms = directions(x)
     return ((unit - centre) * norms).astype(x.dtype).reshape(x.shape), y

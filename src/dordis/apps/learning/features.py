@@ -99,7 +99,7 @@ STEP: int = 2**SCALES
 """Distance, in pixels of the image, between neighbouring points of a map."""
 _WIDTH, _FREQUENCY = 0.8, 0.75 * np.pi  # finest wavelet: envelope in pixels, radians a pixel
 _WRAPS = range(-2, 3)  # copies of an envelope that reach into the period
-_SLICE = 4  # images whose moduli fit the cache
+_SLICE = 4  # number of images whose moduli together fit into the cache
 _PI = 3.1415  # kymatio uses pi with these digits
 
 

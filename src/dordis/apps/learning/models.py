@@ -34,7 +34,7 @@ class Work:
 
 
 class Model(ABC):
-    """A model without its parameters.  Your own model must define `dim`, `gradient` and `scores`."""
+    """A model whose methods get the parameters as an argument.  Your own model defines `dim`, `gradient`, `scores`."""
 
     target: Target = "classification"
 
@@ -81,14 +81,14 @@ class Model(ABC):
 
 
 class Softmax(Model):
-    """Softmax regression: scores x W + b; the parameters are W, (features, classes), then b."""
+    """Softmax regression: scores x W + b; the parameters are W, of the shape (features, classes), followed by b."""
 
     def __init__(self, features: int, classes: int) -> None:
         self.features, self.classes = features, classes
 
     @cached_property
     def dim(self) -> int:
-        """Return (features + 1) classes."""
+        """Return the number of parameters, (features + 1) * classes."""
         return (self.features + 1) * self.classes
 
     def gradient(self, parameters: Floats, x: Floats, y: Labels, offset: Floats) -> Floats:
@@ -120,7 +120,7 @@ class Softmax(Model):
 
 
 class Linear(Model):
-    """Linear regression x W + b by least squares; the parameters are W, (features, outputs), then b."""
+    """Linear regression x W + b by least squares; the parameters are W, (features, outputs), followed by b."""
 
     target: Target = "regression"
 
@@ -129,7 +129,7 @@ class Linear(Model):
 
     @cached_property
     def dim(self) -> int:
-        """Return (features + 1) outputs."""
+        """Return the number of parameters, (features + 1) * outputs."""
         return (self.features + 1) * self.outputs
 
     def gradient(self, parameters: Floats, x: Floats, y: Labels, offset: Floats) -> Floats:
@@ -138,7 +138,7 @@ class Linear(Model):
         return np.append((x.T @ r).ravel(), r.sum(axis=0))
 
     def scores(self, parameters: Floats, x: Floats) -> Floats:
-        """Return x W + b, (n, outputs)."""
+        """Return x W + b, of the shape (n, outputs)."""
         weights = parameters[: -self.outputs].reshape(self.features, self.outputs)
         scores: Floats = x @ weights + parameters[-self.outputs :]
         return scores
@@ -191,7 +191,7 @@ class Mlp(Model):
 
 def softmax(scores: Floats) -> Floats:
     """Return the class probabilities of each row of scores."""
-    # bare ufuncs: on the few samples of a client most time is spent in calls
+    # ufuncs are called directly: a client has few samples, so most of the time is the overhead of calls
     shares: Floats = scores - np.maximum.reduce(scores, axis=1, keepdims=True)
     np.exp(shares, out=shares)
     shares /= np.add.reduce(shares, axis=1, keepdims=True)
@@ -280,7 +280,9 @@ def class_metrics(scores: Floats, y: Labels) -> dict[str, float]:
 
 
 def _auc(scores: Floats, positive: Labels) -> float:
-    """Return the probability that a positive sample has a higher score than a negative one; ties count half."""
+    """Return the share of pairs of a positive and a negative sample in which the positive sample has the higher score;
+    ties count half.
+    """
     above = np.count_nonzero(positive)
     _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[place][positive].sum()

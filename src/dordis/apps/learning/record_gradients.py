@@ -74,7 +74,7 @@ class OneByOne(RecordGradients):
 
 
 class SoftmaxGradients(RecordGradients):
-    """Gradients of softmax regression: outer products of the input, with a 1 appended for the bias, and residual."""
+    """Gradients of softmax regression: the outer product of (x, 1) and the residual, for each input x."""
 
     def __init__(self, model: Softmax) -> None:
         self._model = model
@@ -87,7 +87,7 @@ class SoftmaxGradients(RecordGradients):
 
 
 class LinearGradients(RecordGradients):
-    """Gradients of linear regression: twice the error times the input, with a 1 appended for the bias."""
+    """Gradients of linear regression: twice the error times (x, 1), for each input x."""
 
     def __init__(self, model: Linear) -> None:
         self._model = model

@@ -27,7 +27,7 @@ class Settings(Training, frozen=True):
     data: str = DIGITS
     """Name of a data set, or the path of a file or folder."""
     data_dir: str = ""
-    """Folder with the files of a named data set; without a folder they are downloaded."""
+    """Folder with the files of a named data set; if it is empty, the files are downloaded."""
     client: str | None = None
     """Column that names the client of a row, for a CSV file without `table`."""
     label: str | None = None
@@ -102,7 +102,7 @@ def table_defaults(settings: Settings, given: Collection[str], encoder: Encoder,
     """Return settings for a table; settings whose names are not in `given` get defaults that suit scaled columns.
 
     An encoded row has `encoder.width` + 1 numbers in -1..1, including the constant of the intercept, so its norm grows
-    with the square root of their number.  The learning rates fall with this norm: then a typical gradient has about the
+    with the square root of this number.  The learning rates fall with this norm: then a typical update has about the
     norm of a clip bound of 1, and a step of the server changes the scores by the same amount for every width.  With few
     clients the server's steps are shorter, so that the noise of some twenty rounds moves the scores by about 1.
     Clients train for one epoch, since most have few rows.  `balance` is 0, since a client with one row has only one

@@ -90,7 +90,7 @@ def _complete(remote: Remote, part: Path) -> None:
     there = part.stat().st_size if part.exists() else 0
     if there >= remote.size:
         return
-    request = Request(remote.url, headers={"Range": f"bytes={there}-"} if there else {})  # noqa: S310  from our table
+    request = Request(remote.url, headers={"Range": f"bytes={there}-"} if there else {})  # noqa: S310  a known URL
     with urlopen(request, timeout=_PATIENCE) as answer:  # noqa: S310
         goes_on = answer.status == HTTPStatus.PARTIAL_CONTENT
         with part.open("ab" if goes_on else "wb") as file, _progress(remote, there if goes_on else 0) as advance:
@@ -107,7 +107,10 @@ def _copy(answer: BinaryIO, file: BinaryIO, most: int, advance: Advance) -> None
 
 
 def check_download(path: Path, remote: Remote) -> None:
-    """Raise InputError if a download has the wrong size or SHA-256; remove it unless it is merely incomplete."""
+    """Raise InputError if a downloaded file has the wrong size or SHA-256.
+
+    The wrong file is removed, unless it is merely the beginning of a download that can be continued.
+    """
     size = path.stat().st_size
     if size < remote.size and path.suffix == ".part":
         raise InputError(

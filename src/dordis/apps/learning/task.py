@@ -150,7 +150,7 @@ def task_from_data(data: Dataset, settings: Settings, task: Task, build: Callabl
 
 
 def take_first(test: Samples | None, most: int) -> Samples | None:
-    """Return the first `most` samples of the test data, or all if it is 0."""
+    """Return the first `most` samples of the test data; return all samples if `most` is 0."""
     return test if test is None or not most else (test[0][:most], test[1][:most])
 
 

@@ -27,7 +27,7 @@ from dordis.rounds.model import Numbers
 
 STATE_DICT = "model.pt"
 SMALL = 2_000_000
-"""Largest number of parameters of a model whose step is too short to be divided among threads."""
+"""Models with up to this number of parameters use one thread: their steps are too short to be divided among threads."""
 EVALUATED = 64
 """Number of inputs that are evaluated at once: few enough for the cache."""
 
@@ -66,7 +66,7 @@ class TorchModel(Model):
 
     @property
     def is_small(self) -> bool:
-        """Tell whether the model is so small that the overhead of torch's calls exceeds the time of the arithmetic."""
+        """Tell whether the overhead of torch's calls takes longer than the arithmetic (up to `LARGEST` parameters)."""
         return self.dim <= training_buffers.LARGEST
 
     @property

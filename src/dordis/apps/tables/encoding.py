@@ -44,7 +44,7 @@ class Encoder(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_columns(cls, table: Table, columns: Columns, record: str = "") -> "Encoder":
-        """Return the encoder of a table; raise one InputError for all columns that lack a range or categories."""
+        """Return the encoder of a table; raise an InputError that names all columns without a range or categories."""
         table = without_record(table, record)
         check_described(table, columns)
         features = table.feature_names(columns.names, columns.where)
@@ -100,7 +100,8 @@ class Encoder(msgspec.Struct, frozen=True):
     def encode_features(self, source: Any, where: str) -> Floats:
         """Return the features of rows that need no labels, as for a prediction.
 
-        Raise InputError if a column is missing, or if a numeric cell is empty that `gaps` says to refuse or to skip.
+        Raise InputError if a column is missing, or if a numeric column has an empty cell and its gaps are refused or
+        skipped.
         """
         columns = as_columns(source, where)
         if missing := [name for name in self.features if name not in columns.names]:
@@ -157,7 +158,7 @@ class Encoder(msgspec.Struct, frozen=True):
     def _keep_rows(self, columns: Columns) -> tuple[Columns, int]:
         """Return the columns without skipped rows, and the number of skipped rows.
 
-        Raise InputError if a column is missing, or one that names all columns with empty cells that `gaps` refuses.
+        Raise InputError if a column is missing, or if `gaps` refuses empty cells; the error names all such columns.
         """
         table, names = self.table, (*self.features, *self.table.labels)
         if missing := [name for name in names if name not in columns.names]:

@@ -115,7 +115,7 @@ class Server(AppServer):
         return self._first_words() if self._second else np.zeros(0)
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
-        """Add the noisy counts of a round, and the variance of their noise, to the sums of its pass."""
+        """Add the noisy counts of a round, and the variance of their noise, to the totals of the current pass."""
         at = self._second
         self._totals[at][:] += aggregate.total
         self._variances[at] += round.deviation**2

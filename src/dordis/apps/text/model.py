@@ -367,7 +367,7 @@ def word_probabilities(seen: Sequence[NoisyCounts], prior: Zipf) -> Floats:
     for _ in range(_ITERATIONS):
         likelihood = chances + sum(
             -0.5 * ((sum_.total[:, None] - factor * sum_.weights[:, None] * x) / sum_.deviation) ** 2
-            for sum_, factor in zip(seen, factors, strict=False)  # at first the factor of the first sum alone is known
+            for sum_, factor in zip(seen, factors, strict=False)  # at first only the factor of the first sum is known
         )
         probabilities = np.where(possible, _mean(likelihood, x), 0.0)
         probabilities /= probabilities.sum()
