@@ -1,9 +1,9 @@
 """The command line: find the commands, run one of them, and turn an error into one line and an exit code.
 
-A module in `commands` has a function of the same name, which is a command, or lists several commands in `TOP_LEVEL`.
-A module with a table `COMMANDS` has a group of commands of the same name, such as `dordis keys`: `HELP`, or else the
-module's docstring, is the help of the group, and its `DEFAULT` runs if no command is named.  `--help` imports all
-modules, so heavy imports stay in functions.
+A module in `commands` has a function with the module's name, which is a command, or lists several commands in
+`TOP_LEVEL`.  If a module has a table `COMMANDS`, these are a group of commands with the module's name, such as `dordis
+keys`.  The help of the group is `HELP` of the module, or else its docstring, and the command `DEFAULT` runs if none is
+named.  `--help` imports all modules, so heavy imports stay in functions.
 
 The exit codes are in `dordis.cli.output`.  An unexpected exception is a bug and keeps its traceback.
 """
@@ -84,7 +84,7 @@ def _unescape(text: str) -> str:
 
 
 def build_group(package: ModuleType, sections: Sections | None = None) -> typer.Typer:
-    """Return a typer group of the commands in a package: one or several commands, or a group of them, per module."""
+    """Return a typer group of a package's commands; each module has one command, several, or a group of commands."""
     group = _new_group(package.__doc__, sections=sections or {})
     for found in iter_modules(package.__path__):
         module = import_module(f"{package.__name__}.{found.name}")
@@ -113,7 +113,7 @@ def _new_group(help_text: str | None, **attributes: Any) -> typer.Typer:
 
 
 def _add_moved(group: typer.Typer, name: str, line: str) -> None:
-    """Add a former command to a group: hidden in its help, it accepts any arguments and prints `line`."""
+    """Add a former command to a group: it is hidden in the help, accepts any arguments, and prints `line`."""
 
     def print_line() -> None:
         typer.echo(line)
@@ -126,7 +126,7 @@ app = build_group(commands, SECTIONS)
 for _name, _line in MOVED.items():
     _add_moved(app, _name, _line)
 
-# The base class of typer's usage errors: in older versions of typer it is a class of click, in newer ones its own.
+# The base class of typer's usage errors, which is a class of click in older versions of typer, of typer in newer ones.
 USAGE: Any = next(kind for kind in reversed(typer.BadParameter.__mro__) if hasattr(kind, "format_message"))
 
 
@@ -156,7 +156,7 @@ def run_app(commands: typer.Typer, name: str) -> None:
 
 
 def _call(commands: typer.Typer, name: str) -> int | str | None:
-    """Run the command in the process arguments; return its exit code.  Raise only system errors and bugs."""
+    """Run the command that the process arguments name, and return its exit code; raise only system errors and bugs."""
     try:
         code: int | None = commands(prog_name=name, standalone_mode=False)
         return code

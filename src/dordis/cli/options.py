@@ -20,7 +20,7 @@ def preset_names(incomplete: str) -> list[str]:
 
 
 def finished_runs(incomplete: str) -> list[str]:
-    """Return runs in folders of the current directory that begin with `incomplete`, newest first, for completion."""
+    """Return those paths of runs that begin with `incomplete`, newest first, for completion in a shell."""
     found = [str(path.parent) for path in Path().glob("*/*/*/manifest.json")]
     return sorted((path for path in found if path.startswith(incomplete)), reverse=True)
 
@@ -92,7 +92,7 @@ Fidelity = Annotated[str, typer.Option(help="ideal computes the result; full sen
 
 
 def override_settings(options: Mapping[str, str | float | None]) -> list[str]:
-    """Return KEY=VALUE for each setting KEY whose option is given; raise InputError for an infinite number or NaN."""
+    """Return KEY=VALUE for each entry of `options` that has a value; raise InputError for an infinite number or NaN."""
     for key, value in options.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{key} must be a finite number, not {value}")

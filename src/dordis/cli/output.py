@@ -30,7 +30,7 @@ def make_console(*, stderr: bool = False) -> "Console":
 
     class Interruptible(Console):
         def on_broken_pipe(self) -> None:
-            """Raise KeyboardInterrupt if the program that reads the output has ended (`| head`).
+            """Raise KeyboardInterrupt if the program that reads the output has ended, as in `dordis run | head`.
 
             A run then stops as at Ctrl-C, and prints how to resume it.
             """

@@ -53,15 +53,15 @@ class NoiseQuestion:
     beacon: bool
     mode: str
     sampled: tuple[int, float] | None = None
-    """Records of each client at most, and their sampling probability; None if clients are the unit of privacy."""
+    """Largest number of records of a client, and sampling probability; None if clients are the unit of privacy."""
     clients_per_person: int = 1
     participations: int | None = None
     """The participation cap; if None, that of a balanced schedule: rounds * per_round / clients, rounded up."""
     assisted: bool = False
-    """Whether the protocol is `assisted`: a round needs n_min contributions, and no threshold of answers later."""
+    """Whether the protocol is `assisted`: a round then needs n_min contributions, and no answers to later requests."""
 
     def answer(self) -> Plan:
-        """Return the plan of the run: with the least noise for --epsilon, or with the epsilon of --sigma."""
+        """Return the plan of the run: with the least noise for --epsilon, or with the epsilon that --sigma gives."""
         setting = self._setting(self.per_round, self.rounds)
         if self.epsilon is not None:
             return planning.plan(setting, self.epsilon)
@@ -80,11 +80,11 @@ class NoiseQuestion:
 
     @property
     def one_draw(self) -> int:
-        """Return a number of colluders in a round that one random selection exceeds with probability 2^-40 at most."""
+        """Return the bound that the colluders in one randomly selected round exceed with probability 2^-40 at most."""
         return round_colluders(self.selection, self.beacon, self.clients, self.per_round, self.colluders, SEMI_HONEST)
 
     def describe_colluders(self, T_C: int) -> str:
-        """Return T_C, the bound on colluders in a round, in words, with its derivation from those of the registry."""
+        """Return T_C, the bound on colluders in a round, in words, and how it follows from --colluders."""
         if self.selection == OPEN:
             return f"{T_C}: all of them, because the server decides whom to admit"
         if not self.is_drawn:

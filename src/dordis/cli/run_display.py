@@ -31,7 +31,7 @@ from dordis.runs.run import Population, Run
 
 TOKEN, LARGEST_PORT = "page.token", 65535
 LIVE_ROUNDS = 10
-"""Number of rounds, the latest ones, in the display on a terminal."""
+"""Number of the latest rounds that the display on a terminal shows."""
 
 
 class Display:
@@ -124,9 +124,9 @@ class Display:
 
 @contextmanager
 def serve_page(under_way: "Run", address: str | None, console: Console) -> Iterator[LiveRun | None]:
-    """Serve the live page of a run at `[HOST:]PORT` during the run, and yield its state; without an address, None.
+    """Serve the live page of a run at `[HOST:]PORT` and yield the run's state; without an address, yield None.
 
-    If HOST is not this machine only, readers need the token in the run's directory; a resumed run has the same token.
+    If other machines can reach HOST, readers need the token in the run's directory.  A resumed run keeps its token.
     """
     if address is None:
         yield None
@@ -263,7 +263,7 @@ def summary_table(facts: RunFacts, result: Outcome) -> Table:
 
 
 def forecast_table(job: Job, simulation: Simulation, forecast: dict[str, float | int | str | None]) -> Table:
-    """Return a table of `forecast`: the plan of a run, and the expected bytes and seconds of a round."""
+    """Return a table of `forecast`, which has the plan of a run, and the expected bytes and seconds of a round."""
     rows = {name.replace("_", " "): format_forecast(name, value) for name, value in forecast.items()}
     return facts_table(rows, describe_run(job, simulation.fidelity, simulation.where))
 

@@ -173,7 +173,7 @@ class Performance(Section, frozen=True):
     """Number of chunks of an update, which are summed in a pipeline; `auto` finds the fastest number during the run."""
 
     threads: Count = 0
-    """Number of threads of a server that removes masks, or of an ideal simulation; 0: one for each core."""
+    """Number of threads that remove masks, or encode updates with ideal fidelity; 0: one for each core."""
 
     @property
     def cores(self) -> int:

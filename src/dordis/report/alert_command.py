@@ -1,7 +1,7 @@
-"""Alerts to an operator: a configured command is executed when a run needs attention; rounds never wait for it.
+"""Alerts to an operator: when a run needs attention, a configured command is executed; rounds never wait for its end.
 
-The command is the setting `alerts.command`. It may contain an address or a password, so it is in no manifest, audit
-archive or message; only the private file `alerts.toml` in the run's directory has it.
+The command is the setting `alerts.command`. The command may contain an address or a password.  Therefore no manifest,
+audit archive or message contains it, and only the private file `alerts.toml` in the run's directory does.
 """
 
 import logging
@@ -64,7 +64,7 @@ class AlertCommand:
         self._lock = threading.Lock()
 
     def watch(self, event: WatchEvent) -> None:
-        """Raise alerts if the event is a failed attempt of a round: for an impossible sum, and for refusing clients."""
+        """Raise alerts about an impossible sum and about clients that refused, if the event is a failed attempt."""
         if not isinstance(event, AttemptFailed):
             return
         if event.survivors:
@@ -90,7 +90,7 @@ class AlertCommand:
             self.alert(Kind.CERTIFICATE, f"the server's certificate expires on {self._expires:%Y-%m-%d}")
 
     def start(self, every: float = 60.0) -> None:
-        """Start a thread that calls `check_time` now and then after each `every` seconds."""
+        """Start a thread that calls `check_time` at once, and then again every `every` seconds."""
 
         def look() -> None:
             self.check_time()
@@ -104,7 +104,7 @@ class AlertCommand:
         self._stopped.set()
 
     def alert(self, kind: Kind, text: str) -> None:
-        """Log an alert and run the command for it in a new thread, unless one of this kind was raised within a day."""
+        """Log an alert and run the command in a new thread, unless one of this kind was raised in the last 24 hours."""
         with self._lock:
             before, now = self._raised.get(kind), self._clock()
             if before is not None and now - before < DAY:
@@ -122,7 +122,7 @@ class AlertCommand:
 
 
 def split_command(command: str) -> list[str]:
-    """Return the program and the arguments in a command; no shell interprets them.
+    """Return a list of the program and the arguments in a command; no shell interprets them.
 
     >>> split_command("mail -s dordis ops@example.org")
     ['mail', '-s', 'dordis', 'ops@example.org']

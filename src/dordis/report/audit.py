@@ -1,7 +1,8 @@
 """The audit archive of a run: one file with its evidence, and a page that says what to check and what that proves.
 
-The same files always give the same bytes of the archive: files are sorted and stored without compression and times.
-`contents.json` has their hashes.  So every altered byte of the archive is detected, in its files and between them.
+The same files always give the same bytes of the archive: files are sorted, and stored without compression and without
+times.  `contents.json` has the hashes of the files.  So every altered byte is detected, inside and outside of the
+files.  Only somebody who writes a whole new archive is not detected: compare the SHA-256 that `write_archive` returned.
 """
 
 import hashlib
@@ -83,7 +84,7 @@ def verify_archive(path: Path, registry: Registry | None = None) -> VerifiedRun:
 
 
 def read_archive(path: Path) -> dict[str, bytes]:
-    """Return the files in an archive by name; raise LedgerDamaged unless dordis would write exactly these bytes."""
+    """Return the files in an archive by name; raise LedgerDamaged unless `pack_archive` gives exactly its bytes."""
     try:
         if path.stat().st_size > LARGEST:
             raise InputError(f"the audit archive {path} has more than {LARGEST} bytes")
@@ -127,7 +128,7 @@ def _name_altered(members: Mapping[str, bytes], stated: bytes) -> str:
 
 
 def pack_archive(members: Mapping[str, bytes]) -> bytes:
-    """Return the bytes of the archive of these files, which depend on nothing else."""
+    """Return the bytes of an archive of these files; the same files always give the same bytes."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
         for name, data in sorted(members.items()):
@@ -138,9 +139,9 @@ def pack_archive(members: Mapping[str, bytes]) -> bytes:
 
 
 def read_evidence(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of each file of a run that is evidence: no model and no secret.
+    """Yield name and content of each file of a run that is evidence; none of them has a model or a secret.
 
-    Of the checkpoint, only its lines without the model are included.
+    Of the checkpoint, only its lines about the last finished round are included, without the model.
     """
     for name in _FILES:
         if (path / name).exists():

@@ -1,7 +1,7 @@
 """Charts as plain data, drawn as SVG without scripts and fonts; the style sheet has light and dark colours.
 
-A value of None is a gap in a line; the order of the series decides their colours.  `draw_inline` draws for a page that
-has the style sheet `STYLE` and a heading, `draw_document` for a separate file.
+A value of None is a gap in a line.  The first series has the first colour, and so on.  `draw_inline` draws for a page
+that has the style sheet `STYLE` and a heading, `draw_document` for a separate file.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,7 +36,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Series(Generic[Item]):
-    """Values of a chart that are drawn in one colour; `name` is their name in the legend."""
+    """Values of a chart that are drawn in one colour; `name` is the series' name in the legend."""
 
     name: str
     values: tuple[Item, ...]
@@ -78,7 +78,7 @@ class LineChart(_Chart[Point]):
 
 @dataclass(frozen=True)
 class BarChart(_Chart[Value]):
-    """Bars for every category: series stacked from the bottom, or side by side."""
+    """Bars for every category, one bar for each series: stacked on each other if `stacked`, else side by side."""
 
     categories: tuple[str, ...] = field(kw_only=True)
     stacked: bool = field(default=True, kw_only=True)
@@ -309,7 +309,7 @@ def _end(chart: GanttChart) -> float:
 
 
 def _frame(top: float, xs: tuple[float, float], ys: Sequence[float]) -> _Frame:
-    """Return the plot area below `top` pixels for the x range `xs`; the ticks `ys` decide the room for their labels."""
+    """Return the plot area below `top` pixels for the x range `xs`, with room for the labels of the y ticks `ys`."""
     low, high = xs if xs[0] < xs[1] else (xs[0] - 0.5, xs[1] + 0.5)
     left = 36 + _LETTER * max(len(format_tick(y)) for y in ys)
     return _Frame(left, top + 4, WIDTH - _RIGHT, HEIGHT + top - _TOP - 46, (low, high), (ys[0], ys[-1]))
@@ -376,7 +376,7 @@ def _fill(place: int) -> str:
 
 
 def _stroke(place: int) -> str:
-    """Return the CSS class of the line of a series; after the last colour, colours are reused with thin lines."""
+    """Return the CSS class of the line of a series; series beyond the last colour reuse the colours with thin lines."""
     return f"line l{place % len(LIGHT)}" + (" thin" if place >= len(LIGHT) else "")
 
 

@@ -1,4 +1,4 @@
-"""Facts about a run from its records: its end, its spending, the check of its ledger, its label, and its alerts."""
+"""Facts about a run from its records: how it ended, epsilon spent, outcome of the ledger check, label, and alerts."""
 
 import math
 import tomllib
@@ -49,7 +49,7 @@ class RunFacts:
 
     @property
     def trust(self) -> Trust:
-        """Return which parties are trusted with the updates and the noise."""
+        """Return the facts about whom the clients of the run trust, such as who adds the noise."""
         return self.run.manifest.trust
 
     @property
@@ -66,7 +66,7 @@ class RunFacts:
 
     @property
     def stated_epsilon(self) -> StatedEpsilon | None:
-        """Return the epsilon that may be published, and why it is that one (`ledger.stated_epsilon`).
+        """Return the epsilon that may be published, and the reason for this value (`ledger.stated_epsilon`).
 
         None if the noise proves no epsilon, or if the ledger does not verify.
         """
@@ -96,7 +96,7 @@ class RunFacts:
 
     @property
     def finished_rounds(self) -> int:
-        """Return the number of finished rounds, of this run and its predecessors."""
+        """Return the number of finished rounds of this run and its predecessors together."""
         return self.run.finished
 
     @property
@@ -141,13 +141,14 @@ class RunFacts:
 
     @property
     def noise_ratios(self) -> tuple[float, ...]:
-        """Return the ratio of charged to target noise variance for every round that has one (`noise_ratio`)."""
+        """Return the ratio of charged to target noise variance of every round for which `noise_ratio` gives one."""
         return tuple(ratio for record in self.run.rounds if (ratio := self.noise_ratio(record)) is not None)
 
     def noise_ratio(self, record: RoundRecord) -> float | None:
         """Return the ratio of charged to target noise variance in one round; None without noise.
 
-        Also None for the strategy `local`: there the charge is for one client's noise, the target is that of all.
+        Also None for the strategy `local`: it charges the noise of one client, while the target is for the noise of
+        all.
         """
         if self.trust.noise is NoiseFrom.CLIENT or record.charged is None or not record.wanted:
             return None
@@ -171,7 +172,7 @@ def read_facts(paths: Sequence[Path]) -> tuple[RunFacts, ...]:
 
 
 def check_ledger(run: StoredRun) -> LedgerCheck:
-    """Verify the ledger of a run, also against the run's other records, and return the outcome."""
+    """Verify the ledger of a run, compare it with the run's other records, and return the outcome."""
     try:
         return LedgerCheck(check_evidence(run))
     except LedgerDamaged as error:
@@ -184,14 +185,14 @@ def count_dropouts(record: RoundRecord) -> int:
 
 
 def odds_factor(epsilon: float) -> float:
-    """Return e^epsilon, the factor by which a client changes the probability of an outcome at most."""
+    """Return e^epsilon, the largest factor by which one client's data change the probability of a set of outcomes."""
     return math.exp(epsilon) if epsilon < 700 else math.inf
 
 
 IGNORED = ("name", "output", "app.folder")
-"""Settings without influence on the results of a run, which labels and comparisons leave out."""
+"""Settings that labels and comparisons leave out, because they do not influence the results of a run."""
 MOST_IN_LABEL = 3
-"""Largest number of settings in the label of a run; the comparison table lists all."""
+"""Largest number of settings in the label of a run; the comparison table lists all differing settings."""
 
 
 def label_runs(runs: Sequence[StoredRun]) -> list[str]:
@@ -209,7 +210,7 @@ def label_runs(runs: Sequence[StoredRun]) -> list[str]:
 
 
 def differing_settings(runs: Sequence[StoredRun]) -> dict[str, tuple[str, ...]]:
-    """Return the dotted keys of settings that differ between runs, each with its value in every run, "" if not set."""
+    """Return the settings that differ between runs: dotted key, and the values in all runs ("" where not set)."""
     found = [dict(flatten_settings(_configuration(run))) for run in runs]
     keys = [key for key in dict.fromkeys(key for settings in found for key in settings) if key not in IGNORED]
     values = {key: tuple(settings.get(key, "") for settings in found) for key in keys}
@@ -240,7 +241,7 @@ def _configuration(run: StoredRun) -> dict[str, Any]:
 
 
 def _describe_settings(place: int, differing: Mapping[str, tuple[str, ...]]) -> str:
-    """Return as text up to MOST_IN_LABEL settings of the run at index `place` that at most half of the runs share."""
+    """Return as text up to MOST_IN_LABEL settings of run number `place` whose value at most half of the runs have."""
     kinds = [key.removesuffix("kind") for key in differing if key.endswith(".kind")]
     parts = [
         _format_setting(key, values[place])
@@ -286,7 +287,7 @@ def find_alerts(facts: RunFacts) -> tuple[Alert, ...]:
 
 
 def find_common_alerts(all_facts: Sequence[RunFacts]) -> tuple[Alert, ...]:
-    """Return the alerts of several runs, without notes; equal alerts are merged, with the labels of their runs."""
+    """Return the alerts of several runs, except notes; equal alerts become one, which names the labels of its runs."""
     runs: dict[Alert, list[str]] = {}
     for facts in all_facts:
         for alert in find_alerts(facts):

@@ -12,7 +12,8 @@ from dordis.report.numbers import format_bytes, format_number
 MOST_BARS, MOST_LAYERS = 40, 8
 """Largest numbers of bars in a chart and of layers in a bar.
 
-More rounds than bars are averaged in groups; of more layers, the smallest ones are merged.
+If there are more rounds than MOST_BARS, groups of rounds are averaged; if there are more layers than MOST_LAYERS, the
+smallest are merged.
 """
 ROUND = "round"
 TARGET = Mark("target", 1.0)
@@ -20,7 +21,7 @@ _Measure = Callable[[RoundRecord], Value]
 
 
 def draw_figures(all_facts: Sequence[RunFacts]) -> dict[str, Chart]:
-    """Return the charts of one or several runs by file name; the note of an empty chart says why it is empty."""
+    """Return the charts of one or several runs by file name; if a chart has no data, its note says why."""
     charts: dict[str, Chart] = {**metric_charts(all_facts), "epsilon": epsilon_chart(all_facts)}
     if len(all_facts) == 1:
         (facts,) = all_facts
@@ -82,7 +83,7 @@ def dropout_chart(all_facts: Sequence[RunFacts]) -> LineChart:
 
 
 def noise_chart(facts: RunFacts) -> LineChart:
-    """Return a chart of noise variances over rounds: the target, the noise left in the sum, and the charged noise."""
+    """Return a chart over rounds of three noise variances: the target, left in the sum, and charged."""
     lines = (
         _line("wanted", facts, lambda record: record.wanted),
         _line("left in the sum", facts, lambda record: record.left),
@@ -93,7 +94,7 @@ def noise_chart(facts: RunFacts) -> LineChart:
 
 
 def noise_ratio_chart(facts: RunFacts) -> LineChart:
-    """Return a chart of the noise variance left in the sum and of the charged one, divided by their target."""
+    """Return a chart over rounds of two noise variances, left in the sum and charged, each divided by the target."""
     lines = (
         _line("left in the sum", facts, lambda record: _divide(record.left, record.wanted)),
         _line("counted on", facts, lambda record: _divide(record.charged, record.wanted)),
@@ -109,7 +110,7 @@ def noise_ratios_chart(all_facts: Sequence[RunFacts]) -> LineChart:
 
 
 def clipping_charts(facts: RunFacts) -> dict[str, Chart]:
-    """Return charts of the adaptive clip bound and of the share of norms below it; none for a fixed bound."""
+    """Return charts of the adaptive clip bound and of the share of norms below it; no chart if the bound is fixed."""
     quantile = facts.run.manifest.plan.quantile
     if quantile is None:
         return {}
@@ -123,7 +124,7 @@ def clipping_charts(facts: RunFacts) -> dict[str, Chart]:
 
 
 def stage_seconds_chart(all_facts: Sequence[RunFacts]) -> BarChart:
-    """Return a bar chart of the seconds of each stage."""
+    """Return a bar chart of the seconds that the stages of a round took."""
     names = dict.fromkeys(stage for facts in all_facts for record in facts.run.rounds for stage in record.stages)
     note = "stages of several chunks may overlap; then a bar is longer than its round took"
     return _bars(
@@ -181,9 +182,10 @@ def _spent_on(stage: str) -> _Measure:
 def _bars(
     all_facts: Sequence[RunFacts], title: str, y: str, layers: Mapping[str, _Measure], **options: Any
 ) -> BarChart:
-    """Return a chart with a bar of mean values for each run or, of a single run, for each group of rounds.
+    """Return a chart with one bar for each run or, if there is a single run, for each group of its rounds.
 
-    `layers` gives the parts of a bar by name: functions that compute a value from the record of a round.
+    A bar has one layer for each entry of `layers`: a name, and a function that computes a value from the record of a
+    round.  The height of a layer is the mean of these values.
     """
     several = len(all_facts) > 1
     bins = {facts.label: facts.run.rounds for facts in all_facts} if several else _group_rounds(all_facts[0].run.rounds)

@@ -1,7 +1,7 @@
-"""The state of a run under way, from its events and its records, as the live page and the metrics show it.
+"""The state of a run under way, computed from the run's events and records, for the live page and the metrics.
 
-The thread that runs the rounds reports events; other threads take snapshots.  After a restart, the earlier rounds are
-read from the records.
+The thread that runs the rounds reports events, and the threads of the live page take snapshots of the state.  After a
+restart, the earlier rounds are read from the records.
 """
 
 import threading
@@ -30,9 +30,9 @@ from dordis.report.numbers import format_duration, format_number
 from dordis.rounds.watch import AttemptBegan, AttemptFailed, ClientAnswered, StageBegan, StageEnded, WatchEvent
 
 STUCK = 5.0
-"""Seconds after which a stage warns about the clients that have not answered."""
+"""Seconds after which there is a warning about the clients that have not answered the current stage."""
 MOST_NAMED, MOST_ROUNDS, MOST_NOTES = 20, 12, 20
-"""Largest numbers of clients that are named, of rounds, and of warnings and failed attempts that are listed."""
+"""Largest numbers of clients that are named, of rounds that are listed, and of warnings and failed attempts."""
 BUDGET_WARNING = 0.8
 """Share of the budget from which on the epsilon spent causes a warning."""
 
@@ -51,7 +51,7 @@ class StageView(msgspec.Struct, frozen=True):
     waiting: tuple[int, ...]
     """Ids of the clients for which the stage waits, at most MOST_NAMED."""
     more: int
-    """Number of clients for which the stage waits beyond those in `waiting`."""
+    """Number of further clients for which the stage waits, in addition to those in `waiting`."""
 
 
 class RoundView(msgspec.Struct, frozen=True):
@@ -134,7 +134,8 @@ class LiveRun:
 
     Pass `watch` to the run as its observer; call `finish_round` after each round and `end` after the last one.
     `connected` returns the connected clients and is None in a simulation; `clock` returns seconds.  Memory does not
-    grow with the rounds: only the last rounds and totals are stored, and charts are drawn from the records on disk.
+    grow with the number of rounds: only the last rounds and totals over all rounds are stored, and charts are drawn
+    from the records on disk.
     """
 
     def __init__(
@@ -159,7 +160,7 @@ class LiveRun:
         self._notes: list[str] = []
         self._status = "running"
         self.changes = 0
-        """Number of changes of the state so far, by which a reader of the page notices a new one."""
+        """Number of changes of the state so far; the live page sends the state again when this number has grown."""
 
     # Called by the run
 
@@ -219,13 +220,13 @@ class LiveRun:
             self._evicted.update(record.evicted)
 
     def warn(self, text: str) -> None:
-        """Add a warning to the state; only the last MOST_NOTES are stored."""
+        """Add a warning to the state; only the last MOST_NOTES warnings are stored."""
         with self._lock:
             self.changes += 1
             self._notes = [*self._notes, text][-MOST_NOTES:]
 
     def end(self, status: str) -> None:
-        """Set the status to how the run ended, and end all stages."""
+        """Set the status to `status`, which says how the run ended, and end all stages."""
         with self._lock:
             self.changes += 1
             self._status = status

@@ -1,6 +1,7 @@
-"""The web server of the live page and of metrics for Prometheus: read-only, for this machine or with the token.
+"""The web server of the live page and of metrics for Prometheus; other machines need a token.
 
-It runs on an event loop in a thread of its own and only reads the state of the run, so that it cannot hold up a round.
+The server runs on an event loop in a thread of its own and only reads the state of the run, so that it cannot hold up a
+round.
 """
 
 import asyncio
@@ -21,12 +22,13 @@ from dordis.report.live import LiveRun, Snapshot
 from dordis.report.page import render_charts, render_live
 
 PAUSE, HEARTBEAT = 0.5, 2.0
-"""Seconds between two checks for changes, and after which the state is sent even without a change, since it contains
-elapsed times."""
+"""Seconds between two checks for changes of the state, and seconds after which the state is sent even if only the
+elapsed times in it have changed.
+"""
 MOST_READERS = 64
 """Largest number of open pages that receive updates at the same time."""
 CHART_SHARE = 20
-"""Charts are drawn again at the earliest after this multiple of the time that the last drawing took."""
+"""Charts are drawn again after this multiple of the time that the last drawing took, or later."""
 HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
@@ -37,10 +39,10 @@ Result = TypeVar("Result")
 
 
 class LivePage:
-    """Serve a run's state at `/`, `/events`, `/charts`, `/metrics`, `/healthz` and `/readyz`.
+    """Server of a run's state at `/`, `/events`, `/charts`, `/metrics`, `/healthz` and `/readyz`.
 
-    Without a `token` it listens on this machine only, and answers only requests whose host name is this machine.
-    `is_ready` returns the reason why no round can begin; empty if one can.
+    Without a `token` the server listens on this machine only, and answers only requests whose host name is this
+    machine.  `is_ready` returns the reason why no round can begin, or empty text if a round can begin.
     """
 
     def __init__(
@@ -147,7 +149,7 @@ class LivePage:
         return response
 
     async def _draw(self, request: web.Request) -> web.Response:
-        """Return the charts, drawn again if a round has finished since, and not too often (CHART_SHARE)."""
+        """Return the charts, drawn again if a round has finished since the last drawing and CHART_SHARE allows it."""
         finished, now = self._live.finished, self._clock()
         drawn, again, text = self._charts
         if drawn != finished and now >= again:

@@ -1,6 +1,6 @@
 """The HTML page of one run, of several runs, or of a folder of runs, and the files of a report.
 
-A page loads no other file; charts and tables are also written as separate files on demand.
+A page loads no other file.  `write_report` can also write charts and tables as separate files.
 """
 
 import os
@@ -124,9 +124,9 @@ def render_overview(folder: Path, paths: Sequence[Path], report: str, home: Path
 def data_totals(runs: Sequence[StoredRun]) -> list[tuple[str, str, str]]:
     """Return for each data set its name, the number of its runs, and the epsilon of all of them together, as text.
 
-    If runs are charged to a ledger of the data set, the epsilon is that of the ledger.  Runs on the same file without
-    such a ledger are composed.  Runs on data in memory without such a ledger are left out, because it is unknown
-    whether their data are the same.
+    If runs are charged to a ledger of the data set, the epsilon is that of the ledger.  Otherwise the epsilons of all
+    runs on the same data file are composed.  Runs on data in memory without a ledger are left out, because it is
+    unknown whether their data are the same.
     """
     ledgers: dict[Path, list[StoredRun]] = {}
     files: dict[str, list[StoredRun]] = {}
@@ -235,7 +235,7 @@ def _replace_control_characters(value: Any) -> Any:
 
 
 def _epsilon_label(facts: RunFacts) -> str:
-    """Return the label of the tile with the stated epsilon; if that is not the epsilon spent, the label has both."""
+    """Return the label of the tile with the stated epsilon; if the epsilon spent is different, the label has it too."""
     budget = "" if facts.budget is None else f" of {format_number(facts.budget)}"
     if facts.stated_epsilon is None or facts.stated_epsilon.is_spent:
         return f"epsilon spent{budget}"
@@ -287,9 +287,9 @@ _HEAD = 1000  # the first bytes of a report, which contain GENERATOR
 def write_report(runs: Sequence[Path], output: Path | None = None, *, with_figures: bool = False) -> Path:
     """Write `report.html` about runs and return its path.
 
-    It is written to the directory `output`; by default to the run's, or for several runs to the current one.
-    `with_figures` also writes every chart as SVG, and rounds and metrics as CSV, into the folder `figures` beside it.
-    An existing `report.html` is replaced only if it is a report of dordis.
+    The report is written to the directory `output`.  By default that is the run's directory or, for several runs, the
+    current directory.  With `with_figures`, every chart is written as SVG, and rounds and metrics as CSV, into the
+    folder `figures` beside the report.  An existing `report.html` is replaced only if it is a report of dordis.
     """
     if not runs:
         raise InputError("name at least one run")
@@ -310,7 +310,7 @@ def write_report(runs: Sequence[Path], output: Path | None = None, *, with_figur
 
 
 def write_overview(folder: Path, output: Path | None = None) -> Path:
-    """Write `index.html`, a list of all runs in a folder, to `output` or else to the folder, and return its path."""
+    """Write `index.html`, a list of all runs in a folder, into `output` or by default the folder; return its path."""
     found = [path.parent for path in folder.rglob(MANIFEST)]
     paths = sorted(found, key=lambda path: (path.name, str(path)), reverse=True)  # the newest first
     if not paths:

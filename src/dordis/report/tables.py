@@ -29,7 +29,7 @@ class TextTable:
 
 
 ALWAYS_COMPARED = ("privacy.noise.kind", "simulation.fidelity", "protocol.use", "protocol.mode", "federation.rounds")
-"""Settings that a comparison shows for every run, even if they are equal."""
+"""Settings that a comparison shows for every run, even if all runs have the same value."""
 
 
 def describe_folding(plan: PlanRecord) -> str:
@@ -43,7 +43,7 @@ def describe_folding(plan: PlanRecord) -> str:
 
 
 def describe_further(plan: PlanRecord) -> Iterator[str]:
-    """Yield a sentence for each further release of the application: name, length, bound and share of the budget."""
+    """Yield a sentence for each further sum that a round releases: name, length, bound and share of the budget."""
     for value in plan.further or ():
         yield (
             f"Every round also releases the sum of '{value.name}': {format_count(value.length, 'number')} of norm "
@@ -53,7 +53,7 @@ def describe_further(plan: PlanRecord) -> Iterator[str]:
 
 
 def settings_table(facts: RunFacts) -> TextTable:
-    """Return a table of the settings and the noise plan of a run, which are fixed before the first round."""
+    """Return a table of the settings and the noise plan of a run; both are fixed before the first round."""
     manifest, plan = facts.run.manifest, facts.run.manifest.plan
     rows = {
         "run": facts.run_id,
@@ -88,7 +88,7 @@ def settings_table(facts: RunFacts) -> TextTable:
 
 
 def _dims(facts: RunFacts) -> str:
-    """Return the number of coordinates of an update as text, or all numbers in turn if rounds have different ones."""
+    """Return the number of coordinates of an update as text, or all such numbers if they differ between rounds."""
     longest = facts.run.manifest.plan.dim
     lengths = list(dict.fromkeys(record.dim or longest for record in facts.run.rounds))
     had = ", ".join(f"{dim:,}" for dim in lengths)

@@ -1,7 +1,7 @@
 """Simulate one private round, and show what the server sees of it, the private mean, and the costs.
 
-Clients give vectors, whose mean is computed by one round of SecAgg with XNoise, and some clients drop out.  The server
-is not trusted: keys are signed, clients agree on U3, and every client has an owner with a policy.
+One round of SecAgg with XNoise computes the mean of the clients' vectors, and some clients drop out.  The server is not
+trusted: keys are signed, clients agree on U3 (the clients in the sum), and every client has an owner with a policy.
 """
 
 import secrets
@@ -54,7 +54,7 @@ def demo(
 
 @dataclass(frozen=True)
 class DemoRound:
-    """Outcome of the demo; `vanished` has the stage of each dropout, `seen` the uploads as the server sees them."""
+    """Outcome of the demo; `vanished` has the first unanswered request of each dropout, `seen` the masked uploads."""
 
     design: "RoundPlan"
     vanished: "Mapping[ClientId, str]"
@@ -67,7 +67,7 @@ class DemoRound:
 
 
 def simulate_round(clients: int, dropped: int, epsilon: float, entropy: "Entropy" = secrets.token_bytes) -> DemoRound:
-    """Run one round in which `dropped` random clients drop out, each at a random stage after sharing its keys."""
+    """Run one round in which `dropped` random clients drop out, each before a random one of the requests in STAGES."""
     import numpy as np
 
     from dordis.dropout_models import RateDropout

@@ -37,7 +37,7 @@ KNOWN = [-8, -4, 12, -2]
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the output of `dordis doctor`; `ok` is None if `value` is reported and not checked."""
+    """One line of the output of `dordis doctor`; `ok` is None if `value` is only reported, and not checked."""
 
     what: str
     value: str

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 LISTED_CLIENTS = 10
-"""Number of clients that are listed, those with the largest epsilon first; --json lists all."""
+"""Number of clients that are listed, beginning with the largest epsilon; --json lists all clients."""
 
 
 def verify_ledger(
@@ -51,7 +51,7 @@ def verify_ledger(
     except OSError as error:
         raise InputError(f"cannot read the ledger {file}: {error.strerror}") from None
     how = stored.manifest.how if stored else ""
-    if summary.budget is None:  # a run without a stopping rule was still planned for a budget
+    if summary.budget is None:  # a run that never stops at its budget was planned for one all the same
         summary = replace(summary, budget=summary.stated.budget)
     print_result(as_json, _summary_fields(summary) | {"run_as": how or None}, *_describe_summary(summary, how))
     summary.check_budget()
@@ -90,7 +90,7 @@ def _read_run_id(text: str | None) -> bytes | None:
 
 
 def _describe_adversary(summary: "LedgerSummary") -> str:
-    """Return in words against whom the epsilon holds; of several mechanisms, the weakest guarantee counts."""
+    """Return in words against whom the epsilon holds; with several mechanisms, the weakest guarantee counts."""
     from dordis.privacy import mechanisms
     from dordis.privacy.mechanisms import NoiseFrom
 
@@ -204,9 +204,9 @@ def read_receipt(path: Path) -> "Receipt":
 
 
 def read_registry(path: Path | None, authority: Path | None) -> "Registry | None":
-    """Return the registry in a file, checked against the authority's signature if a certificate is given.
+    """Return the registry in the file at `path`, or None without a `path`.
 
-    None without a `path`.
+    With the file `authority`, a certificate, the signature of the registry is verified.
     """
     from dordis.identity.certificates import load_certificate
     from dordis.identity.registry import Registry, SignedRegistry

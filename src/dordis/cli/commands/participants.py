@@ -127,7 +127,7 @@ def find_configs(config: Path | None, *, follow: bool) -> list[Path | None]:
 
 
 async def stay_until_stopped(joined: "Participant | Visitor", *, once: bool, follow: bool) -> bool:
-    """Take part until the run is over and return True, or until SIGTERM and return False.
+    """Take part in a run.  Return True when the run is over, or False after SIGTERM.
 
     SIGHUP reloads the client's certificate.
     """
@@ -145,7 +145,7 @@ async def stay_until_stopped(joined: "Participant | Visitor", *, once: bool, fol
     except asyncio.CancelledError:
         if not stopped:
             raise
-        joined.stop()  # only now: a request that is being handled would fail, and be declined
+        joined.stop()  # not in `stop`, where a request that the client is answering would fail and be declined
     return not stopped
 
 
@@ -155,7 +155,7 @@ def log_status(status: "ClientStatus") -> None:
 
 
 def print_check(found: "ClientCheck", agreed: float | None, status: "ClientStatus", *, as_json: bool) -> None:
-    """Print the description of the data, whether `agreed` seconds are enough to train, and earlier failures."""
+    """Print what was found in the data, whether `agreed` seconds are enough to train, and earlier failed trainings."""
     if as_json:
         import msgspec
 

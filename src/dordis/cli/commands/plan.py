@@ -1,6 +1,6 @@
 """Plan the noise of a run, its graph, or its number of chunks; and time the stages of a round, to choose that number.
 
-`dordis profile` times small rounds whose updates are zeros, and writes the model of round times fitted to them.
+`dordis profile` times small rounds whose updates are zeros, fits the model of round times to them, and writes it.
 """
 
 import math
@@ -200,7 +200,7 @@ def _format_log(logarithm: float) -> str:
 
 
 def chunk_counts(dim: int) -> range:
-    """Return the numbers of chunks to compare: up to the number of blocks of an update (`dordis.privacy.scaling`)."""
+    """Return the numbers of chunks to compare: at most one for each block of the update (`dordis.privacy.scaling`)."""
     from dordis.pipeline.performance import most_chunks
     from dordis.privacy.scaling import block_size, padded_length
 
@@ -210,7 +210,7 @@ def chunk_counts(dim: int) -> range:
 def _schedule_table(
     profiled: "MeasuredProfile", dim: int, best: "PipelinePlan", schedules: "dict[int, Schedule]"
 ) -> "Table":
-    """Return a table by number of chunks: seconds of a round, and the share of them that each resource is busy."""
+    """Return a table with a row for each number of chunks: seconds of a round, and how busy each resource is."""
     from rich.table import Table
 
     resources = list(dict.fromkeys(profiled.resources))

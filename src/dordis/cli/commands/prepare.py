@@ -166,7 +166,7 @@ def rehearse(
 
 
 def run_rehearsal(settings: Any, folder: Path, each: int) -> Rehearsal:
-    """Run a configuration with and without noise on `each` synthetic rows per client, written to `folder`."""
+    """Run a configuration with and without noise, on `each` synthetic rows per client; write all files to `folder`."""
     import msgspec
 
     from dordis.apps.learning.settings import read_settings

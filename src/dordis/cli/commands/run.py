@@ -146,10 +146,10 @@ def run(
 
 
 def confirm_prospects(plan: "Plan | None", *, yes: bool) -> str:
-    """Return in words what can be learnt under a plan.
+    """Return in words what can be learnt under the noise of a plan.
 
-    If the plan is hopeless, ask the user whether to run it; raise HopelessPlan if they decline or there is no
-    terminal.  With `yes`, only print a warning.
+    If the plan is hopeless, ask the user whether to run it, and raise HopelessPlan if the user declines or if there is
+    no terminal.  With `yes`, print a warning and do not ask.
     """
     from dordis.privacy.advice import check_prospects, describe_prospects
 
@@ -242,15 +242,15 @@ def run_rounds(
 
 
 class Terminated(KeyboardInterrupt):
-    """Raised at SIGTERM, by which an operator stops the process."""
+    """The exception that SIGTERM raises; by this signal an operator stops the process."""
 
 
 @contextmanager
 def catch_signals() -> "Iterator[Callable[[], None]]":
     """Make SIGTERM end a run as Ctrl-C does, by KeyboardInterrupt.
 
-    Python discards an exception that a signal raises in a finaliser or in a callback of C code.  So call the yielded
-    function after each round: if there was a signal, it raises KeyboardInterrupt again.
+    Python discards an exception that a signal raises in a finaliser or in a callback of C code.  Therefore call the
+    yielded function after each round: it raises KeyboardInterrupt again if there was a signal.
     """
     asked: KeyboardInterrupt | None = None
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("dordis.network")
 
 ALERTS = "alerts.toml"
-"""File in a run's directory with the section [alerts], which --resume reads; mode 0600, in no audit archive."""
+"""File in a run's directory with the section [alerts], for --resume.  It has mode 0600 and is in no audit archive."""
 
 
 @dataclass(frozen=True)
@@ -179,14 +179,14 @@ def serve_run(
 
 
 def alerts_file(config: Path | None, began: Path | None) -> Path | None:
-    """Return the file with the section [alerts]: the configuration, or a file in the earlier run's directory."""
+    """Return the file with the section [alerts]: `config`, or a file in `began`, the directory of the earlier run."""
     if began is None:
         return config
     return began / ALERTS if (began / ALERTS).exists() else None
 
 
 def start_alerts(command: str, identity: Path, under_way: "Run", held: ExitStack) -> "AlertCommand | None":
-    """Return the started alerts of a run, which `held` stops at its exit; None without a command."""
+    """Start the alerts of a run and return them, or None without a command; `held` stops them at its exit."""
     from dordis.identity.keys import CERTIFICATE, read_certificates
     from dordis.network.deployment import NetworkPopulation
     from dordis.report.alert_command import AlertCommand
@@ -208,7 +208,7 @@ def _quoted(*words: object) -> Iterator[str]:
 
 
 def stop_reason(error: BaseException) -> str:
-    """Return why the server stopped before the end of the run, as clients are told: without paths and data.
+    """Return the reason why the server stops before the end of the run, for its clients: without paths and data.
 
     >>> stop_reason(SystemExit(0))
     'its operator stopped it'
@@ -243,7 +243,7 @@ def reload_at_hangup(home: "NetworkPopulation", settings: "Config", read: "Calla
 
 
 def ignored_changes(settings: "Config", fresh: "Config") -> list[str]:
-    """Return the dotted keys of the settings that differ in `fresh` and do not take effect during a run."""
+    """Return the dotted keys of settings that `fresh` changes and that do not take effect during a run."""
     import msgspec
 
     now, then = (msgspec.to_builtins(config) for config in (fresh, settings))
@@ -260,7 +260,7 @@ def ignored_changes(settings: "Config", fresh: "Config") -> list[str]:
 
 
 def check_tries(tries: int, configured: int, *, resumed: bool) -> int:
-    """Return `tries`, from the option --tries; raise InputError for a new run, or if it is below `configured`."""
+    """Return `tries`, the value of --tries; raise InputError unless a run is resumed and `tries` >= `configured`."""
     if not resumed:
         raise InputError("--tries is for --resume: for a new run set federation.tries in the configuration")
     if tries < configured:

@@ -1,4 +1,4 @@
-"""Private statistics of a CSV file with one row per client: means and a histogram; everything printed is private."""
+"""Private statistics of a CSV file with one row per client: means and a histogram, to which noise is added."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -97,7 +97,7 @@ def read_numbers(text: str, option: str) -> list[float]:
 
 
 def _mean_table(names: Sequence[str], result: "PrivateMean") -> "Table":
-    """Return a table of the columns: mean, 95 % range of its noise, and the bounds to which values are clipped."""
+    """Return a table with a row for each column: mean, 95 % range of its noise, bounds to which values are clipped."""
     rows = (
         (name, *round_to_noise(mean, Z_95 * sigma), f"{low:g} .. {high:g}")
         for name, (mean, sigma, low, high) in zip(names, _figures(result), strict=True)
@@ -162,7 +162,7 @@ BAR_WIDTH = 24
 
 MOST_BINS = 200
 FULLEST = 40
-"""A histogram of more than MOST_BINS bins is printed with the FULLEST bins of the largest counts only."""
+"""Of a histogram with more than MOST_BINS bins, only the bins with the largest counts are printed: FULLEST of them."""
 
 
 def histogram(
@@ -217,7 +217,7 @@ def histogram(
 def _histogram_table(name: str, result: "PrivateHistogram") -> "Table":
     """Return a table of the bins: count, 95 % range of its noise, share, and a bar.
 
-    Of more than MOST_BINS bins, only the FULLEST with the largest counts are listed.
+    If there are more than MOST_BINS bins, only the FULLEST bins with the largest counts are listed.
     """
     import numpy as np
     from rich.table import Column
