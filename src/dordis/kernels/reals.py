@@ -74,7 +74,8 @@ def round_stochastically(
     """Set out[i] to y = x[i] * scale, in float64, rounded up with probability frac(y) and down otherwise.
 
     y is rounded up if randomness[i] / 2^32 < frac(y); `randomness` is uniform, secret and used once.  The probability
-    of rounding up exceeds frac(y) by less than 2^-32.  A result outside 32 bits raises InputError, and `out` is zero.
+    of rounding up exceeds frac(y) by less than 2^-32.  If a result does not fit 32 bits, `out` is
+    set to zero and InputError is raised.
     """
     x = check_array("x", x, np.float32, np.float64)
     randomness = check_array("randomness", randomness, np.uint32)
@@ -228,7 +229,7 @@ def _square_in_lanes(row: Reals) -> float:
 
 @kernel
 def _fits(row: Reals, factor: float, length: int) -> bool:
-    """Return whether the squared norm of the row, multiplied by `factor` and rounded, is at most length^2, exactly."""
+    """Return whether the exact squared norm of the row, multiplied by `factor` and rounded, is at most length^2."""
     bound, squared = length * length, np.int64(0)
     for start in range(0, row.size, _PIECE):
         part = row[start : start + _PIECE]

@@ -28,7 +28,10 @@ POINTS = 64
 PASSES = 50
 """Iterations of re-weighted least squares, by which the fit approaches least absolute deviations."""
 EXACT = 1e-6
-"""In the fit, relative deviations are at least this, and divisors at least this part of the longest duration."""
+"""The fit raises smaller relative deviations to this value.
+
+A relative deviation is a deviation divided by the duration, or by this part of the longest duration if that is more.
+"""
 INSTANT = 1e-9
 """Least duration in seconds in the fit: deviations from a shorter duration are divided by this one."""
 

@@ -223,7 +223,7 @@ def guarantee(event: Event, delta: float, orders: Sequence[int] = ORDERS, distan
 
 
 def _smaller_divergences(event: Event) -> Floats:
-    """Return the sum of the releases' Renyi divergences, each the smaller of two bounds: by noise and by theta^2."""
+    """Return Renyi divergences at `ORDERS`, summed over releases: of each the smaller bound, by noise or by theta^2."""
     match event:
         case Repeated(inner, count):
             return _smaller_divergences(inner) * count

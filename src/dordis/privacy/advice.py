@@ -168,7 +168,10 @@ RATES = tuple(Fraction(tenths, 10) for tenths in range(5))
 
 @dataclass(frozen=True)
 class DropoutForecast:
-    """The epsilon of a run with each noise scheme, if `dropped` clients drop out of every round; None: rounds fail."""
+    """The epsilon of a run with each noise scheme, if `dropped` clients drop out of every round.
+
+    An epsilon is None if rounds with so many dropouts fail.
+    """
 
     rate: Fraction
     dropped: int

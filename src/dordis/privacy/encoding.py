@@ -197,7 +197,10 @@ def rotate_update(update: Reals, grid: Grid, public_seed: bytes, clip: float = m
 
 
 def fold_update(x: Reals, grid: Grid, public_seed: bytes, factor: float = 1.0) -> tuple[Reals, float]:
-    """Return a vector and the factor still to be applied: the folded, scaled update and 1, or `x` and `factor`."""
+    """Return a vector, and the factor by which the caller must still multiply it.
+
+    These are the folded update, multiplied by `factor`, and 1; without buckets they are `x` and `factor`.
+    """
     if not grid.buckets:
         return x, factor
     return fold(x, grid.buckets, draw_signs(public_seed, 0, grid.dim, PROJECTION), factor), 1.0

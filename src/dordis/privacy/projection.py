@@ -115,7 +115,10 @@ class Alignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Alignment(squared, math.hypot((1 - weight) * self.deviation, weight * observed.deviation), rounds)
 
     def gamma(self, clients: int) -> float:
-        """Return the upper confidence bound on gamma, limited to 1 / sqrt(n) (n orthogonal updates) .. 1."""
+        """Return the upper confidence bound on gamma for n = `clients` clients.
+
+        It is at most 1, as for equal updates, and at least 1 / sqrt(n), as for orthogonal updates.
+        """
         return math.sqrt(min(1.0, max(1 / clients, self.squared + CONFIDENCE * self.deviation)))
 
 
@@ -130,7 +133,7 @@ class Saving:
     unfolded_bytes: int
     """Size of one masked update without folding, with the same number of bits for each coordinate."""
     error: float
-    """The fraction by which folding increases the error of a sum: at most, for equal updates with norm `clip`."""
+    """The largest fraction by which folding may increase the error of a sum: for equal updates at the clip bound."""
 
     @property
     def description(self) -> str:

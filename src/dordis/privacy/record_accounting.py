@@ -70,7 +70,10 @@ class SampledEvents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class RecordSampling:
-    """How a run samples records: the sampling probability times 2^32, the declared records of a client, and events."""
+    """How a run samples records: the sampling probability times 2^32, and the numbers of events and of records.
+
+    `records` is the declared number of records of each client, a public upper bound.
+    """
 
     sampling: int
     records: int
@@ -121,7 +124,10 @@ def epsilon(plan: SampledEvents, delta: float, clients_per_person: int = 1) -> f
 
 
 def epsilon_of_plans(plans: Sequence[SampledEvents], delta: float, clients_per_person: int = 1) -> float:
-    """Return the epsilon of several plans together, which must all be fixed beforehand; see also `filtered_epsilon`."""
+    """Return the epsilon of several plans together, which must all be fixed before the first of them begins.
+
+    For plans that depend on the results of earlier plans see `filtered_epsilon`.
+    """
     check_delta(delta)
     if clients_per_person < 1:
         raise InputError(f"a person has records at one client or more, not at {clients_per_person}")

@@ -54,7 +54,10 @@ class RecordEncoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def for_scale(cls, sampled: RecordSampling, scaled_clip: float, block: int) -> "RecordEncoding":
-        """Return the encoding whose clip bound in integer units, s c, is `scaled_clip`: a choice of `scale_for`."""
+        """Return the encoding whose clip bound in integer units, s c, is `scaled_clip`.
+
+        `scaled_clip` must be sqrt(block) C_q / 2^k for a result (C_q, k) of `scale_for`.
+        """
         length, shift = scale_for(scaled_clip, block)
         return cls(sampled.sampling, length, shift, sampled.records, sampled.events)
 

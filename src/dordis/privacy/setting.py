@@ -147,7 +147,7 @@ class Setting:
         return scaling.padded_length(self.summed_dim, self.block)
 
     def reserve_for(self, clients: int, tolerance: int) -> int:
-        """Return a `reserve` with which a round of `clients` clients costs each no more than a planned round."""
+        """Return the `reserve` of a round of `clients` clients, such that it costs a client no more than planned."""
         beyond = (self.reserve or 0) - self.T
         if beyond <= 0:
             return 0
@@ -193,7 +193,11 @@ class Setting:
         return accounting.SAMPLE_DISTANCE * self.releases * length * self.clients * components
 
     def epsilon(self, sensitivity: Sensitivity, variance: float, *others: Event) -> float:
-        """Return the epsilon of a run whose rounds each release a sum with noise of `variance`, and `others`."""
+        """Return the epsilon of a run whose rounds make several releases.
+
+        Each round releases a sum of this sensitivity, under noise of `variance`, and makes the further releases
+        `others`.
+        """
         update = SkellamSum(sensitivity.squared, sensitivity.l1, variance)
         if self.records is not None:
             return self.epsilon_for_cost(accounting.theta_squared(Composed((update, *others))))

@@ -58,7 +58,10 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
         return Scheme.ORIG
 
     def reserve(self, clients: int) -> int | None:
-        """Return `Setting.reserve` for rounds of `clients` clients; None for the default of `Setting`."""
+        """Return `Setting.reserve`, the number of dropouts that even shares provide for; None for its default.
+
+        `clients` is the number of clients of a round.
+        """
         return None
 
     def describe(self, setting: Setting) -> str:

@@ -200,7 +200,7 @@ def parse_variance(text: str) -> Fraction:
 
 
 def check_variance_text(text: str) -> None:
-    """Raise ParametersRefused unless the text is a reduced fraction, so that equal variances have equal hashes."""
+    """Raise ParametersRefused unless the text is a reduced fraction: a variance must have only one spelling to hash."""
     if len(text) <= _LONGEST_FRACTION and text.replace("/", "", 1).isdecimal():
         with suppress(ValueError, ZeroDivisionError):
             if str(Fraction(text)) == text:
@@ -227,5 +227,8 @@ def removal_context(round_id: bytes, chunk: int, parameter_hash: bytes) -> bytes
 
 
 def _draw_lot(context: bytes, client: int) -> bytes:
-    """Return a client's lot, a public pseudorandom number; with `single`, noise of the lowest lots is removed."""
+    """Return a client's lot, a public pseudorandom number.
+
+    With the scheme `single`, the removable components of the survivors with the lowest lots are removed.
+    """
     return hashlib.sha256(b"dordis/v1/removal" + context + client.to_bytes(8, "big")).digest()

@@ -185,7 +185,10 @@ class ArrivalStore:
 
 
 def decode_standing(encoded: bytes, kind: type[Stored], path: Path | None) -> Stored:
-    """Return the decoded complaints of a run; raise InputError, which names their file in the folder of `path`."""
+    """Return the complaints of a run, decoded as `kind`; raise InputError if the bytes are malformed.
+
+    `path` is a file in the same folder as the complaints, and is used for the error message only.
+    """
     try:
         return msgspec.json.decode(encoded, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

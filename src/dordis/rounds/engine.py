@@ -335,7 +335,7 @@ class RoundEngine:
         return [chunk.delivery.publish() for chunk in server.chunks]
 
     def _open(self, agreed: AgreedRound) -> Arrivals | None:
-        """Return the contributions, stored and arriving, of a round with open arrival; None for other rounds."""
+        """Return the object that answers the open call of a round with open arrival; None for other rounds."""
         invitation = agreed.invitation
         if invitation is None:
             return None

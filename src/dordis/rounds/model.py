@@ -79,7 +79,7 @@ class ModelCache(Protocol):
         ...
 
     def keep(self, model: ModelBytes) -> None:
-        """Store a model in place of the last one."""
+        """Store a model in place of the cached model."""
         ...
 
 
@@ -102,5 +102,5 @@ class LastModel:
         return self._model
 
     def keep(self, model: ModelBytes) -> None:
-        """Store a model in place of the last one."""
+        """Store a model in place of the cached model."""
         self._model = self._shared.setdefault(model.digest, model)

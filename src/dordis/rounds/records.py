@@ -30,7 +30,10 @@ DUMMY = -1
 """The index that marks an empty place of a slice, where other places have the index of a record."""
 SEED_BYTES = 32
 ROOM = 3.0
-"""A client that protects records may join a run if the agreed training time is at least this many times its own."""
+"""Least ratio of the agreed training time to the time that a client has measured for its own training.
+
+A client that protects records may join a run only if the ratio is at least this large.
+"""
 Places = npt.NDArray[np.int64]
 
 
@@ -87,7 +90,7 @@ class RecordClient(AppClient):
 
 
 def is_independent(source: RecordClient, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> bool:
-    """Return the result of `check_independence`, whether no record changes another's gradient; False if it fails."""
+    """Return the result of `check_independence` on a client's records; False if the computation of a gradient fails."""
     found = attempt(lambda: np.full(1, float(check_independence(source, round, model, dim))))
     return found is not None and bool(found[0])
 

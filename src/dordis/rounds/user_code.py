@@ -208,7 +208,7 @@ def prepare(
 ) -> Prepared:
     """Return the update and the further values of an application, where `names` are the round's further releases.
 
-    Raise UnusableUpdate unless the update is `dim` finite numbers, and if there is a value with another name.
+    Raise UnusableUpdate unless the update is `dim` finite numbers, and if a value has a name that is not in `names`.
     """
     update = usable_update(lambda: app.prepare_data(round, model), dim, whose, stored_as)
     if not names:
@@ -290,7 +290,7 @@ class TimedTraining(ZeroOnFailure):
         return update
 
     def sum_records(self, what: str, work: Callable[[], Result]) -> Result:
-        """Return the sum over the sampled records after `train_seconds`, or, if it takes longer, a multiple of them.
+        """Return the sum over the sampled records after `train_seconds`, or at the next multiple if it takes longer.
 
         Raise Aborted if the client is stopped meanwhile.
         """
