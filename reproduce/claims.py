@@ -57,7 +57,7 @@ def paper_claims(rounds: Sequence[RoundTime]) -> list[Claim]:
     near = all(abs(ours - paper) <= 0.02 for ours, paper in zip(idle, PAPER_IDLE, strict=True))
     where = "idle in plain execution, ResNet-18, n = 16: s-comp, c-comp, comm"
     added, counts = _added_by_exact(rounds), _common_chunks(rounds)
-    padded = "much of the gain is padding that chunks save, and a SecAgg+ round has less work to overlap"
+    padded = "much of the gain comes from padding that chunks avoid, and a SecAgg+ round has less work to overlap"
     return [
         fitted(where, "53, 63, 93 %", _percent(idle, ", "), near),
         fitted("speed-up, CNN 1M", "negligible", _range(cnn), max(cnn) <= ABOUT_ONE),
@@ -72,24 +72,24 @@ def paper_claims(rounds: Sequence[RoundTime]) -> list[Claim]:
         Claim("larger models gain more", "yes", *_more(vgg, resnet_16), MODELLED),
         Claim("more clients gain more", "yes", *_more(resnet, resnet_16), MODELLED),
         fitted(
-            "XNoise (exact) adds to plain rounds at most, nobody drops",
+            "largest share of time that XNoise (exact) adds to plain rounds, no dropout",
             "34 %",
             _percent(added[:1], ""),
             _near(added[0], 0.34),
         ),
         Claim(
-            "the same with 10, 20 and 30 % dropout",
+            "the same share with 10, 20 and 30 % dropout",
             "19, 13, 12 %",
             _percent(added[1:], ", "),
             all(_near(ours, paper) for ours, paper in zip(added[1:], (0.19, 0.13, 0.12), strict=False)),
             MODELLED,
         ),
         Claim(
-            "chunks that most rounds have: CNN, ResNet n = 100, n = 16, VGG",
+            "most frequent number of chunks: CNN, ResNet-18 with n = 100, with n = 16, VGG-19",
             "2, 11, 3 or 6, 5",
             ", ".join(map(str, counts)),
             counts[:2] == [2, 11] and counts[2] in (3, 6) and counts[3] == 5,
-            "without the prototype's padding other numbers of chunks are best",
+            "without the padding of the paper's code other numbers of chunks are best",
         ),
     ]
 

@@ -236,7 +236,10 @@ def show_figure_9(results: Results) -> Content:
         halves = {noise: rounds_to_half(values, task.is_accuracy) for noise, values in curves.items()}
         ours = ", ".join(f"{noise} {count}" for noise, count in halves.items())
         close = abs(halves["orig"] - halves["xnoise"]) <= CLOSE
-        said = f"{task.task}: XNoise converges at the same speed; rounds to half of the progress, within {CLOSE}"
+        said = (
+            f"{task.task}: XNoise converges at the same speed: half of the progress is made in the same round, give or "
+            f"take {CLOSE}"
+        )
         verdicts.append(Verdict.decide(said, "same", ours, close, "the noise of one seed decides"))
     return Content(verdicts, (), charts)
 
