@@ -44,7 +44,7 @@ def statements(claims, holds):
 def test_under_the_paper_s_cost_mix_what_was_not_fitted_holds_or_is_refused_with_a_reason(paper):
     claims = paper_claims(paper)
     assert "larger models gain more" in statements(claims, True)
-    assert "the same with 10, 20 and 30 % dropout" in statements(claims, False)
+    assert "the same share with 10, 20 and 30 % dropout" in statements(claims, False)
     assert all(claim.verdict for claim in claims)
     assert any(claim.verdict.startswith("fitted") for claim in claims)
 
