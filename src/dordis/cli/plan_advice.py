@@ -1,4 +1,4 @@
-"""Advice at the end of `dordis plan noise`: are there enough clients, and which numbers of clients and rounds suit."""
+"""Advice at the end of `dordis plan noise`: whether clients are enough, and better numbers of clients and rounds."""
 
 from dordis.privacy.advice import (
     ENOUGH,

@@ -35,7 +35,7 @@ LIVE_ROUNDS = 10
 
 
 class Display:
-    """Show a run: live on a terminal, one line per round elsewhere, nothing if quiet."""
+    """Display of a run: live on a terminal, one line per round elsewhere, nothing if quiet."""
 
     def __init__(
         self, job: Job, home: Population, done: int, console: Console, *, quiet: bool, verbose: bool = False

@@ -208,7 +208,7 @@ class Deadlines(Section, frozen=True):
     header: Above = 0.002
     """With `assisted`: seconds per client of a round, added to `stage`, for a helper to decrypt the mask seeds."""
     masks: Above = 5.0
-    """With `assisted`: seconds per 10^9 coordinates of masks, added to `stage`, for a helper to reveal their sums."""
+    """With `assisted`: seconds per 10^9 coordinates of masks, added to `stage`, for a helper to add masks up."""
     grace: Annotated[float, msgspec.Meta(ge=0)] = 5.0
     """Seconds in which a client may reconnect after its connection broke."""
     retry: Annotated[float, msgspec.Meta(ge=0)] = 2.0
@@ -236,7 +236,7 @@ class Deployment(Section, frozen=True):
     training time on a client's machine.
     """
     trainings: Positive = 10
-    """Largest number of trainings of a client between two counted participations; set more than `federation.tries`."""
+    """Largest number of trainings of a client between two counted participations; should exceed `federation.tries`."""
     wait: Annotated[float, msgspec.Meta(ge=0)] = 60.0
     """Seconds for which the first round waits for all clients; after that, `protocol.threshold` clients are enough."""
     test: str | msgspec.UnsetType = msgspec.UNSET
@@ -269,7 +269,7 @@ class RunConfig(Section, frozen=True):
 
 
 class Alerts(Section, frozen=True):
-    """The operator's alerts.  `Config` does not have them, so no manifest, audit archive or message to clients does."""
+    """The operator's alerts.  They are not in `Config`, so no manifest, audit archive or client of a run has them."""
 
     command: str = ""
     """A program and its arguments, run as `COMMAND KIND RUN TEXT` when a deployed run needs attention; empty: none."""

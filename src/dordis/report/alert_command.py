@@ -40,7 +40,7 @@ class Kind(Enum):
 
 
 class AlertCommand:
-    """Executes the alert command `COMMAND KIND RUN TEXT`, at most once a day for each kind of alert.
+    """The alert command, executed as `COMMAND KIND RUN TEXT`, at most once a day for each kind of alert.
 
     `run` is the name of the run, `expires` the time at which the server's certificate expires.  `refusals` returns the
     clients that refused the latest attempt of a round.  `clock` returns seconds, `now` date and time.

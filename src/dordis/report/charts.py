@@ -86,7 +86,7 @@ class BarChart(_Chart[Value]):
 
 @dataclass(frozen=True)
 class GanttChart(_Chart[Stretch]):
-    """A schedule: rows from top to bottom, one series per kind of work."""
+    """A schedule: `rows` are the names of its rows from top to bottom; each kind of work is a series."""
 
     rows: tuple[str, ...] = field(kw_only=True)
 

@@ -103,7 +103,7 @@ def issue_certificates(
 ) -> None:
     """Issue new certificates for approved keys.
 
-    The keys stay the same. The old certificates are valid until they expire: issue new ones before.
+    The keys stay the same. The old certificates are valid until they expire: issue new ones before then.
     """
     from dordis.durable_files import write_atomically
     from dordis.identity.authority import Authority
@@ -154,8 +154,8 @@ def revoke_member(
 ) -> None:
     """Revoke the keys of a client.
 
-    Servers with the new registry refuse the client at once. A run under way keeps its members; its successor run
-    continues without the client.
+    Servers with the new registry refuse the client at once. A run under way keeps its list of members, and continues
+    without the client; later runs do not list the client.
     """
     from dordis.identity.authority import REGISTRY_FILE, Authority
 

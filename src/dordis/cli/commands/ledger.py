@@ -66,9 +66,9 @@ def add_ledgers(
 ) -> None:
     """Add up the epsilon of runs and queries over the same clients.
 
-    A run counts with its stated epsilon: its budget, if it ended before its planned rounds. Clients are matched by
-    their registered keys. Where a run has no registry (simulated runs, ledgers of queries), its largest epsilon is
-    added to every client.
+    A run counts with its stated epsilon. That is its budget if it ended before its planned rounds for another reason
+    than its budget. Clients are matched by their registered keys. Where a run has no registry (simulated runs, ledgers
+    of queries), its largest epsilon is added to every client.
     """
     from dordis.ledger.combine_runs import combined_epsilon
 
