@@ -259,7 +259,7 @@ class TooFewClients(RoundFailed):
 
 
 class TooManyDropouts(RoundFailed):
-    """More clients were lost than the noise tolerates; nothing was disclosed."""
+    """More clients dropped out than the tolerance for which the noise is planned; nothing was disclosed."""
 
     def __init__(self, dropped: int, tolerated: int, named: frozenset[int] = frozenset()) -> None:
         super().__init__(f"{dropped} clients dropped out, the noise tolerates {tolerated}", named)
