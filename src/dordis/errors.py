@@ -103,8 +103,8 @@ class ParametersRefused(InputError):
 class ParticipationRefused(ParametersRefused):
     """This client has taken part as often as its owner allows, over all runs and servers."""
 
-    def __init__(self, count: int, cap: int) -> None:
-        super().__init__(f"this client has taken part {count} times, its owner allows {cap}")
+    def __init__(self, count: int, cap: int, limit: str = "its owner allows") -> None:
+        super().__init__(f"this client has taken part {count} times, {limit} {cap}")
         self.count, self.cap = count, cap
 
 

@@ -21,6 +21,14 @@ def test_receipts_follow_each_other(receipts):
     assert last_digest(finished()[0] / RECEIPTS) == receipts[1].digest
 
 
+@pytest.mark.parametrize("open_round", [None, 1])
+def test_a_foreign_file_among_the_receipts_is_named(tmp_path, open_round):
+    shutil.copytree(finished()[0] / RECEIPTS, tmp_path / RECEIPTS)
+    (tmp_path / RECEIPTS / "notes.json").write_text("{}")
+    with pytest.raises(LedgerDamaged, match=r"notes\.json"):
+        last_digest(tmp_path / RECEIPTS, open_round)
+
+
 @pytest.mark.parametrize("data", [b"", b"{}", b"\xff", b"[" * 100_000], ids=["empty", "fields", "text", "deep"])
 def test_other_bytes_are_no_receipt(data):
     with pytest.raises(LedgerDamaged, match="not what dordis wrote"):

@@ -47,6 +47,31 @@ def test_a_download_is_repeated_when_a_busy_server_asks_for_it(local, monkeypatc
     assert waited == [1.0]
 
 
+def test_a_download_that_breaks_off_again_and_again_is_finished_if_every_attempt_brings_it_forward(
+    serving, folder, monkeypatch
+):
+    asked = []
+
+    async def send_a_part(endpoint, request):
+        asked.append(start := request.http_range.start or 0)
+        if start > len(body):
+            return web.Response(status=416)
+        response = web.StreamResponse(headers={"Content-Length": str(len(body) - start)})
+        await response.prepare(request)
+        await response.write(body[start : start + client_transfers.PROGRESS])
+        await asyncio.sleep(0.05)  # so that the part arrives before the connection is cut
+        request.transport.abort()
+        return response
+
+    body = bytes(2 * ATTEMPTS * client_transfers.PROGRESS)
+    monkeypatch.setattr("dordis.network.server_transfers.DownloadEndpoint.get", send_a_part)
+    monkeypatch.setattr(client_transfers, "FIRST_PAUSE", 0.0)
+    local = serving(folder)
+    local.join(1, ScriptedParty(1))
+    assert local.ask({1: Dispatch(0, 7, body)}) == {1: Received(0)}
+    assert len(asked) > ATTEMPTS
+
+
 @pytest.mark.parametrize(
     ("header", "seconds"),
     [("7", 7.0), ("86400", 30.0), ("soon", 30.0), ("", 30.0), ("0", client_transfers.FIRST_PAUSE)],

@@ -98,7 +98,7 @@ def test_a_slow_client_is_left_out_for_longer_each_time_and_like_others_after_a_
         invitations.append(3 in invited)
         slow.end_round(invited, missed={3: "Train"})
     assert invitations == [True, False, True, False, False, True, False, False, False, False, True, False]
-    assert "client 3 missed a deadline in 4 of its latest rounds" in caplog.text
+    assert "client 3 missed a deadline in each of its latest 4 rounds" in caplog.text
     back = SlowClients(tolerance=1)
     back.end_round(everyone, missed={3: "Train"})
     back.without_resting(everyone)

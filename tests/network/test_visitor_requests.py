@@ -13,6 +13,7 @@ from dordis.identity.keys import load_client_credentials
 from dordis.network.authentication import LoginCredentials
 from dordis.network.client_transfers import (
     ATTEMPTS,
+    PROGRESS,
     Address,
     ServerBusy,
     VisitorRequests,
@@ -80,6 +81,29 @@ def test_a_server_that_sends_parts_of_a_model_is_not_asked_for_ever(visits, monk
     with pytest.raises(aiohttp.ClientError, match="only a part"):
         run(visit())
     assert len(asked) == ATTEMPTS
+
+
+def test_a_download_that_breaks_off_again_and_again_is_finished_if_every_attempt_brings_it_forward(visits, monkeypatch):
+    model = bytes(range(256)) * 256 * 2 * ATTEMPTS
+
+    @asynccontextmanager
+    async def answer(method, path, headers=None, data=None):
+        start = int((headers or {}).get("Range", "bytes=0-")[len("bytes=") : -1])
+
+        async def part():
+            yield model[start : start + PROGRESS]
+
+        yield SimpleNamespace(content=SimpleNamespace(iter_any=part), content_length=len(model) - start)
+
+    monkeypatch.setattr("dordis.network.client_transfers.FIRST_PAUSE", 0.0)
+
+    async def visit():
+        own = requests(visits)
+        own.request = answer
+        async with asyncio.timeout(HANG):
+            return await own.download("/model", len(model))
+
+    assert run(visit()) == model
 
 
 def test_a_status_that_is_no_refusal_is_tried_again():

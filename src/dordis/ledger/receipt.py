@@ -146,10 +146,11 @@ def last_digest(directory: Path, open_round: int | None = None) -> str:
     """Return the hash of the last receipt in a directory, for the next receipt; FIRST if there is none.
 
     `open_round` is the index of an unfinished round that is resumed.  Its receipt, if present, is left out, because the
-    resumed round writes it again.
+    resumed round writes it again.  Raise LedgerDamaged if a file in the directory is not a receipt of its name.
     """
-    names = sorted(path for path in directory.glob("*.json") if open_round is None or int(path.stem) < open_round)
-    return Receipt.from_bytes(names[-1].read_bytes(), names[-1].name).digest if names else FIRST
+    receipts = read_receipt_files(directory)
+    last = max((index for index in receipts if open_round is None or index < open_round), default=None)
+    return FIRST if last is None else receipts[last].digest
 
 
 def check_chain(receipts: Mapping[int, Receipt]) -> None:

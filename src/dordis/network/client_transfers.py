@@ -36,7 +36,9 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
 LONGEST_RETRY_PAUSE = 5.0
 """Longest pause in seconds before a transfer is resumed."""
 ATTEMPTS = 8
-"""Number of failed attempts after which a transfer is given up; an upload counts only attempts without progress."""
+"""Number of failed attempts in a row, each without progress, after which a transfer is given up."""
+PROGRESS = 1 << 16
+"""Least number of bytes that a failed attempt to download must have received to count as progress."""
 STALL = 60.0
 """Seconds without progress after which the client interrupts a transfer and tries again."""
 LARGEST_DOWNLOAD = 1 << 32
@@ -96,6 +98,7 @@ class Transfers:
         url, data = self._address.url(f"/blobs/{body.digest.hex()}"), bytearray()
         attempt = 0
         while attempt < ATTEMPTS:
+            before = len(data)
             try:
                 headers = self.headers | ({"Range": f"bytes={len(data)}-"} if data else {})
                 async with (
@@ -113,9 +116,8 @@ class Transfers:
                 await wait_while_busy(busy.seconds)
                 continue
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                attempt = 0 if len(data) - before >= PROGRESS else attempt
                 await _pause(attempt, error)
-                attempt += 1
-                continue
             if len(data) == body.size:
                 break
             attempt += 1
@@ -247,7 +249,8 @@ class VisitorRequests:
         """
         data, attempt = bytearray(), 0
         while size is None or len(data) < size:
-            headers = {"Range": f"bytes={len(data)}-"} if data else {}
+            before = len(data)
+            headers = {"Range": f"bytes={before}-"} if data else {}
             try:
                 async with self.request("GET", path, headers=headers) as response:
                     size = response.content_length if size is None else size
@@ -257,7 +260,7 @@ class VisitorRequests:
             except ServerBusy as busy:
                 await wait_while_busy(busy.seconds)
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                attempt += 1
+                attempt = 0 if len(data) - before >= PROGRESS else attempt + 1
                 if attempt == ATTEMPTS or (isinstance(error, aiohttp.ClientResponseError) and error.status < 500):
                     raise
                 await asyncio.sleep(min(FIRST_PAUSE * 2**attempt, LONGEST_PAUSE))

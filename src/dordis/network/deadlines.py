@@ -183,7 +183,8 @@ class SlowClients:
             stages[missed[client]] = stages.get(missed[client], 0) + 1
             self._rest[client] = min(LONGEST_REST, 2 ** (self.misses[client] - 1))
             log.warning(
-                "client %d missed a deadline in %d of its latest rounds in a row: it is invited last in the next %d",
+                "client %d missed a deadline in each of its latest %d rounds: "
+                "it is invited to the next %d only if other clients are missing",
                 client,
                 self.misses[client],
                 self._rest[client],

@@ -277,7 +277,7 @@ def check_cap(count: int, cap: int | None) -> None:
 def check_run_cap(count: int, cap: int | None) -> None:
     """Raise ParticipationRefused if the client has taken part as often as the run's noise was planned for."""
     if cap is not None and count >= cap:
-        raise ParticipationRefused(count, cap)
+        raise ParticipationRefused(count, cap, "and the noise of this run is planned for")
 
 
 def check_budget(spent: RoundCost, budget: OwnerBudget | None, plans: Sequence[SampledEvents] = ()) -> None:
