@@ -26,6 +26,7 @@ from dordis.selection import selection, vrf
 from tests.adversary import names
 from tests.adversary.attack import Attack
 from tests.adversary.suite import ATTACKS
+from tests.case_samples import sample_cases
 from tests.protocols.shared_example import EXAMPLE
 
 ALONE = [(attack, graph, name) for attack in ATTACKS for graph in attack.graphs for name in attack.checks]
@@ -183,7 +184,7 @@ def test_without_the_check_the_attack_succeeds(
     assert outcome.succeeded, outcome
 
 
-@pytest.mark.parametrize(("attack", "graph"), TOGETHER, ids=named)
+@pytest.mark.parametrize(("attack", "graph"), sample_cases(TOGETHER, one_in=3), ids=named)
 def test_without_all_of_the_overlapping_checks_the_attack_succeeds(
     attack: Attack, graph: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,7 +194,7 @@ def test_without_all_of_the_overlapping_checks_the_attack_succeeds(
     assert outcome.succeeded, outcome
 
 
-@pytest.mark.parametrize(("attack", "graph"), TOGETHER, ids=named)
+@pytest.mark.parametrize(("attack", "graph"), sample_cases(TOGETHER, one_in=3), ids=named)
 def test_any_one_of_the_overlapping_checks_is_enough(attack: Attack, graph: str) -> None:
     for kept in attack.overlapping:
         with pytest.MonkeyPatch.context() as monkeypatch:

@@ -35,7 +35,7 @@ def warned(path: Path, level: Level) -> str:
     return " ".join(alert.text for alert in find_alerts(facts_of(path)) if alert.level is level)
 
 
-@pytest.mark.parametrize("noise", PROVING)
+@pytest.mark.parametrize("noise", sample_cases([*PROVING], one_in=3))
 def test_every_proof_comes_with_unit_adjacency_accountant_cap_and_limits(tmp_path: Path, noise: str) -> None:
     text = words(make(tmp_path, noise=noise))
     for expected in (

@@ -66,6 +66,7 @@ command = "page-me --password swordfish"
 """
 
 
+@pytest.mark.slow
 def test_the_alert_command_is_stored_for_a_resumption_only(folder):
     (folder / "alert.toml").write_text(ALERT)
     serve(folder, "1e-5", "alert.toml")
