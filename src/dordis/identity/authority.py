@@ -1,8 +1,8 @@
 """The authority of a federation: it approves certificate requests, issues certificates and signs the registry.
 
-A request is an X.509 request with the public keys of a client or the host names of a server.  It proves that its maker
-has every private key: the TLS key and the signing key sign the request, and the VRF key makes a VRF proof for it.  If
-the request replaces keys, the old signing key signs it too.
+A request is an X.509 request with the public keys of a client, or with the host names of a server.  It proves that the
+requester has every private key: the TLS key and the signing key sign the request, and the VRF key makes a VRF proof for
+it.  If the request replaces keys, the old signing key signs it too.
 """
 
 import re
@@ -46,7 +46,7 @@ _SIGNED, _PROVED, _REPLACED = (b"dordis/v1/request/" + use for use in (b"signing
 
 @dataclass(frozen=True)
 class CertificateRequest:
-    """The verified content of a request; `replaces` is the client's old public signing key, if it replaces its keys."""
+    """The verified content of a request; `replaces` is the client's old public signing key if its keys are replaced."""
 
     name: str
     tls: ec.EllipticCurvePublicKey
@@ -72,9 +72,9 @@ class RequestFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def new_request(name: str, private: PrivateKeys, hosts: Sequence[str] = (), replaces: Keys | None = None) -> bytes:
-    """Return the content of a request file: a client's, or a server's if `private` has no protocol keys.
+    """Return the content of a request file: of a server if `private` has only a TLS key, otherwise of a client.
 
-    `hosts` are the host names of the server; `replaces` are the client's former keys, if it replaces them.
+    `hosts` are the host names of the server; `replaces` are the former keys of a client that replaces its keys.
     """
     certificates.check_name(name)
     keys = private.keys
@@ -97,7 +97,7 @@ def new_request(name: str, private: PrivateKeys, hosts: Sequence[str] = (), repl
 
 
 def read_request(data: bytes) -> CertificateRequest:
-    """Return the content of a request file; raise InputError if it is malformed or lacks a key's signature."""
+    """Return the content of a request file; raise InputError if it is malformed or does not prove a private key."""
     if len(data) > LIMIT:
         raise InputError(f"a request has at most {LIMIT} bytes")
     try:
@@ -131,7 +131,7 @@ def check_tls_key(asked: x509.CertificateSigningRequest) -> ec.EllipticCurvePubl
 
 
 def check_possession(identity: Identity, file: RequestFile, data: bytes) -> None:
-    """Raise InputError unless signing key and VRF key signed the request: so nobody registers another party's keys."""
+    """Raise InputError unless the requester has the private keys of `identity`: a signature and a VRF proof show it."""
     try:
         signature.validate(identity.signing)
         signature.verify(identity.signing, _SIGNED + data, _from_hex(file.signing))
@@ -175,7 +175,7 @@ KEY_FILE, CERTIFICATE_FILE, REGISTRY_FILE, ISSUED = "ca.key", "ca.pem", "registr
 
 @dataclass(frozen=True)
 class IssuedCertificate:
-    """An issued certificate; `pem` has it and the authority's own for the requester, `client` is None for a server."""
+    """An issued certificate; `pem` is this certificate and the authority's, `client` is None if it is a server's."""
 
     name: str
     client: ClientId | None
@@ -220,7 +220,7 @@ class Authority:
     def approve(self, asked: CertificateRequest, days: int = certificates.DAYS) -> IssuedCertificate:
         """Approve a request: admit a member, replace a member's keys or accept a server; return the certificate.
 
-        A repeated request gets a new certificate.  Raise InputError if a name or key is taken.
+        If the same request is approved again, a new certificate is issued.  Raise InputError if a name or key is taken.
         """
         with self._lock() as key:
             if asked.identity is None:
@@ -244,7 +244,7 @@ class Authority:
             return self._issue(key, name, client, tls_public_key(old), names, days)
 
     def revoke(self, who: str, why: str) -> ClientId:
-        """Revoke the keys of a member, given by name or id, and return its id, which no other member ever gets."""
+        """Revoke the keys of the member with the name or id `who`; return its id, which no other member ever gets."""
         with self._lock() as key:
             membership = self.registry.membership
             client = _find_client(membership, who)
@@ -312,12 +312,12 @@ def admit_request(
 ) -> tuple[ClientId, Membership]:
     """Return the requester's id and the new membership; raise InputError if the requester's name or a key is taken.
 
-    `before` is the hash of the TLS key in the requester's last certificate, None if there was none.
+    `before` is the hash of the TLS key in the requester's latest certificate, None if it has no certificate yet.
     """
     wanted, asked_tls = Member.from_identity(asked.name, identity), tls_hash(asked.tls)
     present = next((ClientId(u) for u, member in membership.members.items() if member == wanted), None)
     if present is not None and (before in (None, asked_tls) or before in membership.retired):
-        return present, membership  # the same request again
+        return present, membership  # the same request once more
     if asked.replaces is None:
         check_new_keys(identity, membership)
         check_new_name(asked.name, membership)
@@ -339,7 +339,7 @@ def check_new_name(name: str, membership: Membership) -> None:
 
 
 def check_server_name(name: str, membership: Membership) -> None:
-    """Raise InputError if a client, present or revoked, has the name of this server; another server may have it."""
+    """Raise InputError if a client, present or revoked, has the server's name; two servers may have the same name."""
     if name in _client_names(membership):
         raise InputError(f"there is a client '{name}' already: take another name for the server")
 
@@ -356,7 +356,7 @@ def check_new_keys(identity: Identity, membership: Membership) -> None:
 
 
 def check_replaceable(asked: CertificateRequest, membership: Membership) -> tuple[ClientId, Member]:
-    """Return the member whose keys a request replaces; raise InputError if there is none, or one of another name."""
+    """Return the member whose keys a request replaces; raise InputError if no member has these keys and its name."""
     replaced = (asked.replaces or b"").hex()
     for u, member in membership.members.items():
         if member.signing == replaced:

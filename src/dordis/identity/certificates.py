@@ -22,11 +22,11 @@ from dordis.errors import InputError, LoginRefused
 from dordis.protocol import ClientId
 
 BACKDATED = timedelta(days=1)
-"""A certificate is valid from this long before its creation, because the clocks of other machines may be slow."""
+"""The validity of a certificate begins this long before its creation, because clocks of other machines may be slow."""
 DAYS, AUTHORITY_DAYS = 365, 3650
 """Days for which the certificates of a party, and of the authority itself, are valid."""
 FINGERPRINT_BYTES = 16
-"""Length of a member's fingerprint, which only tells members apart; the root of the registry commits to all keys."""
+"""Length of a member's fingerprint, by which people tell members apart; the registry root commits to the full keys."""
 _URN = re.compile(r"urn:dordis:client:(0|[1-9][0-9]{0,18}):([0-9a-f]{64}):([0-9a-f]{64})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
@@ -259,7 +259,7 @@ def check_valid_at(certificate: x509.Certificate, now: datetime) -> None:
 
 
 def check_purpose(certificate: x509.Certificate, *, server: bool = False) -> None:
-    """Raise LoginRefused unless a certificate is for a server, if `server` is true, or else for a client."""
+    """Raise LoginRefused unless a certificate is a server's (if `server` is true) or a client's (if it is false)."""
     wanted = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
     try:
         usages = list(certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)

@@ -60,7 +60,7 @@ class Keys:
 
 @dataclass(frozen=True, repr=False)
 class PrivateKeys:
-    """The private keys in a key file: the TLS key and, of a client, the keys for the protocol; else `keys` is None."""
+    """The private keys in a key file: the TLS key and, for a client, the keys for the protocol (None for a server)."""
 
     tls: TlsKey
     keys: Keys | None

@@ -75,12 +75,12 @@ class Registry(Mapping[ClientId, Identity]):
         return {int(u): keys.fingerprint(u) for u, keys in self.items()}
 
     def restrict(self, clients: Collection[int]) -> "Registry":
-        """Return the registry with only these clients, and all helpers."""
+        """Return the registry with only these of the clients, and with all helpers."""
         kept = {u: keys for u, keys in self.items() if u in clients}
         return self if len(kept) == len(self) else Registry(kept, self.helpers)
 
     def signing_keys(self, revoked: Collection[str] = ()) -> SigningKeys:
-        """Return the public signing keys of clients and helpers except the revoked ones, which are given in hex."""
+        """Return the public signing keys of clients and helpers, except the keys that `revoked` lists in hex."""
         kept = (
             {u: keys.signing for u, keys in role.items() if keys.signing.hex() not in revoked}
             for role in (self, self.helpers)
@@ -109,7 +109,7 @@ class Registry(Mapping[ClientId, Identity]):
             registry = cls(clients, helpers)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InputError(f"this is not a registry: {error}") from None
-        if registry.to_bytes() != data:  # mainly to refuse a client that is listed twice
+        if registry.to_bytes() != data:  # mainly to refuse a file that lists a client twice
             raise InputError("this registry is not as `save` writes it: a client is listed twice, or out of order")
         return registry
 
@@ -133,7 +133,7 @@ def check_ids(registry: Registry) -> None:
 
 
 def check_keys(registry: Registry) -> None:
-    """Raise InvalidKey for a key outside the prime-order group: its owner could prove two VRF outputs for one input."""
+    """Raise InvalidKey for a key outside the prime-order group: with it, one input could have two valid VRF outputs."""
     for u, keys in (*registry.items(), *registry.helpers.items()):
         try:
             signature.validate(keys.signing)
@@ -253,7 +253,7 @@ class SignedRegistry:
             signed = bytes.fromhex(file.signature)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise InputError(f"this is not a signed registry: {error}") from None
-        if _to_bytes(file) != data:  # mainly to refuse a client that is listed twice
+        if _to_bytes(file) != data:  # mainly to refuse a file that lists a client twice
             raise InputError("this signed registry is not in the form that the authority writes")
         check_signature(file.membership, signed, authority)
         return cls(file.membership, data)
@@ -273,7 +273,7 @@ class SignedRegistry:
 
     @property
     def version(self) -> int:
-        """Return the version, which is larger for every new signature."""
+        """Return the version, which increases with every signature."""
         return self.membership.version
 
     @cached_property
@@ -286,7 +286,7 @@ class SignedRegistry:
 
     @cached_property
     def revoked(self) -> Mapping[str, RevokedKeys]:
-        """Return the revoked keys, by signing key in hex."""
+        """Return the revocations, each by the revoked signing key in hex."""
         return {gone.keys.signing: gone for gone in self.membership.revoked}
 
     @cached_property
@@ -302,7 +302,7 @@ class SignedRegistry:
 
 
 def registry_with_helpers(signed: SignedRegistry, helpers: Collection[int]) -> Registry:
-    """Return the registry of the members with `helpers` moved to the role of helpers.
+    """Return the registry of the members, in which `helpers` are listed as helpers and not as clients.
 
     Raise InputError if a helper was never registered.  A revoked helper is listed with its last keys, because the roots
     of runs that began before the revocation commit to these keys.
@@ -319,7 +319,7 @@ def registry_with_helpers(signed: SignedRegistry, helpers: Collection[int]) -> R
 
 @dataclass(frozen=True)
 class Admission:
-    """The clients that may log in to a run: its initial members, except those revoked since."""
+    """The clients that may log in to a run: the members with which it began, except members revoked since then."""
 
     registry: Registry
     current: SignedRegistry
@@ -366,7 +366,7 @@ def check_signature(membership: Membership, signed: bytes, authority: x509.Certi
 
 
 def check_not_older(given: SignedRegistry, seen: SignedRegistry) -> None:
-    """Raise InputError if a registry is older than one `seen` before, and has a member whom the newer one revokes."""
+    """Raise InputError if `given` is older than the registry `seen` before, and lists keys that are revoked there."""
     back = [member.name for member in given.membership.members.values() if member.signing in seen.revoked]
     if given.version < seen.version and back:
         raise InputError(
@@ -378,9 +378,9 @@ def check_not_older(given: SignedRegistry, seen: SignedRegistry) -> None:
 def members_before(members: Registry, revoked: Sequence[RevokedKeys], listed: Mapping[int, str]) -> Registry:
     """Return the registry of a run that began before some revocations, from the present members and the revoked keys.
 
-    `listed` has the fingerprints of the run's members by id.  Ids are given in ascending order, so members with larger
-    ids than all listed ones joined later, and are removed.  The first revocation of a listed member's keys came after
-    the run began; this and all later revocations are undone.  Listed members without known keys are left out.
+    `listed` has the fingerprints of the run's members by id.  Ids are assigned in ascending order, so members with
+    larger ids than all of these joined later, and are removed.  The first revocation of keys in `listed` came after the
+    run began; it and all later revocations are undone.  Listed members with unknown keys are left out.
     """
     last = max(listed, default=0)
     began = {u: keys for u, keys in members.items() if u <= last}

@@ -45,7 +45,7 @@ class PlanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     projection_error: float | None = None
     """The largest error that folding adds to a sum, as a fraction of sigma."""
     quantile: float | None = None
-    """The quantile of the updates' norms to which the clip bound adapts, beginning at `clip`; None if it is fixed."""
+    """The quantile of updates' norms that the clip bound follows, beginning at `clip`; None if the bound is fixed."""
     multiplier: float | None = None
     """The noise multiplier: standard deviation over sensitivity; None if clients add no noise."""
     times_trusted: float | None = None
@@ -59,18 +59,18 @@ class PlanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Trust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The facts from which all statements follow about whom the clients of a run trust."""
+    """The facts about whom the clients of a run trust, from which reports derive all their statements about trust."""
 
     proves: bool
     """Whether the run has an epsilon."""
     stops: bool
     """Whether a round that would exceed the budget is refused."""
     noise: NoiseFrom
-    """The party that adds the noise; if it is the server, it is trusted with the exact sum too."""
+    """The party that adds the noise; if it is the server, clients trust it with the exact sum too."""
     hides_updates: bool
     """Whether the protocol hides single updates from the server."""
     simulated: bool
-    """Whether one program had all data; the guarantee is then that of a deployment with the same settings."""
+    """Whether one program had all data; the guarantee is then what a deployment with the same settings would have."""
 
 
 class Descriptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -93,9 +93,9 @@ class Predecessor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rounds: int
     """Number of finished rounds of all preceding runs."""
     clip: float | None = None
-    """The next clip bound, if it is adaptive; None if it is fixed."""
+    """The clip bound with which the successor begins if it is adaptive; None if it is fixed."""
     budget: float | None = None
-    """The largest planned or stated epsilon, at `delta`, of all preceding runs; None if none is proved."""
+    """The largest planned or stated epsilon, at `delta`, of all preceding runs; None if they prove no epsilon."""
     delta: float | None = None
 
 
@@ -138,12 +138,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     where: str = ONE_PROCESS
     """Description of where the clients of a simulation ran."""
     first_line: int | None = None
-    """Number, from 0, of the beacon's line whose value is for round 0; the line's time is later than `created`."""
+    """Number, counted from 0, of the line of the beacon that round index 0 uses; its time is later than `created`."""
     members: dict[int, str] | msgspec.UnsetType = msgspec.UNSET
     """The members of a deployed run: ids and fingerprints of their keys (`Registry.fingerprints`)."""
 
     assistance: Assistance | msgspec.UnsetType = msgspec.UNSET
-    """The helpers that open the sums, and how many of them may collude with the server; left out without helpers."""
+    """The helpers that reveal the sums of masks, and how many of them may collude; left out without helpers."""
 
     @property
     def before(self) -> int:

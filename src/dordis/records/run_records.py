@@ -1,8 +1,8 @@
 """The records of a run: one directory with everything that a report, a resumed run or a regulator needs.
 
-A round is finished when its checkpoint is written.  The checkpoint replaces the checkpoint before it in one step.  It
-also has the lines about the round that other files get, so that a run stopped at any moment can resume after its last
-finished round.
+A round is finished when its checkpoint is written.  The checkpoint replaces the previous checkpoint in one step.  It
+also has the lines about the round that are then appended to other files, so that a run stopped at any moment can resume
+after its last finished round.
 """
 
 import hashlib
@@ -40,15 +40,15 @@ _LINES = "lines"
 
 State = Mapping[str, npt.NDArray[Any]]
 Lines = dict[str, bytes]
-"""The lines of a round, by the name of their file."""
+"""The lines about one round, by the name of the file to which each is appended."""
 Kind = TypeVar("Kind")
 
 
 class FailedAttempt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A failed attempt at a round, which is tried again under the next index unless its tries are used up.
 
-    It is a line of `failures.jsonl`.  If the process that recorded it also finished the round, it is in the round's
-    record too.
+    The attempt is a line of `failures.jsonl`.  If the process that recorded the attempt also finished the round, the
+    attempt is in the round's record too.
     """
 
     index: int
@@ -94,30 +94,30 @@ class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wanted: float | None
     """Planned central variance, sigma*^2, in squared integer units; None without noise."""
     left: float | None
-    """Variance of the noise in the sum, of the chunk with the least `charged`."""
+    """Variance of the noise left in the sum of the chunk with the least `charged`."""
     charged: float | None
     """Variance of the noise that counts for privacy, the least over the chunks."""
     epsilon: float | None
     """Largest epsilon spent by a client so far; None if no epsilon is proved."""
     failures: tuple[FailedAttempt, ...] = ()
     invited: int | None = None
-    """Number of invited clients; those not ready in time are not in `clients`."""
+    """Number of invited clients; invited clients that were not ready in time are not in `clients`."""
     model_bytes: int | None = None
-    """Bytes of the model among `down`; None if no messages were sent."""
+    """The bytes in `down` that were the model; None if no messages were sent."""
     replay_bytes: int | None = None
-    """Bytes of missed sums among `down`, sent instead of the model."""
+    """The bytes in `down` that were the sums of missed rounds, sent instead of the model."""
     dim: int | None = None
     """Number of coordinates of an update."""
     buckets: int = 0
     """Coordinates into which an update was folded; 0 without folding."""
     alignment: Alignment | None = None
-    """Estimated alignment of updates so far, if folding adapts to it."""
+    """Estimated alignment of the updates of the rounds so far; None unless folding adapts to it."""
     clip: float | None = None
     """The clip bound; None if nothing is clipped."""
     below: float | None = None
     """Noisy estimate of the fraction of updates with a norm below the clip bound; None if the bound is fixed."""
     evicted: tuple[int, ...] = ()
-    """Clients evicted after this round because they lied in it; its sum is right nevertheless."""
+    """Clients evicted after this round because they lied in it; the sum is right nevertheless."""
     sum_check: str = NOT_CHECKED
     """Outcome of the check for impossible sums: `passed`, `vacuous` if uniform numbers would pass too, or
     `not checked`."""
@@ -131,7 +131,7 @@ class RoundMetrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RunOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The end of a run; `stopped` says why: all `rounds` finished, the `budget`, a `failed` round, or `interrupted`.
+    """The end of a run; `stopped`: `rounds` (all finished), `budget` (used up), `failed` (a round) or `interrupted`.
 
     `epsilon` is the stated epsilon (`ledger.stated_epsilon`), `spent` the largest epsilon spent by a client.
     """
@@ -176,7 +176,7 @@ class StoredRun:
 
     @property
     def evident(self) -> int:
-        """Return the number of recorded rounds that the checkpoint confirms, with those of predecessors."""
+        """Return the number of recorded rounds that the checkpoint confirms, plus the rounds of predecessors."""
         return self.manifest.before if self.last is None else min(self.finished, self.last.number)
 
     @property
@@ -188,7 +188,7 @@ class StoredRun:
 
 
 class RunRecords:
-    """The directory of one run while it runs; `id` is the run id."""
+    """The directory of a run under way; `id` is the run id."""
 
     def __init__(self, path: Path, manifest: Manifest, run_id: bytes) -> None:
         self.path, self.manifest, self.id = path, manifest, run_id
@@ -219,7 +219,7 @@ class RunRecords:
         return records
 
     def begin(self, state: State) -> None:
-        """Write the state that a successor run begins with."""
+        """Write the application's state with which a successor run begins."""
         write_checkpoint(self.path / MODEL, {}, state)
 
     def finish(self, record: RoundRecord, metrics: RoundMetrics, state: State) -> None:
@@ -230,7 +230,7 @@ class RunRecords:
             _append(self.path / name, line)
 
     def note_failure(self, failed: FailedAttempt) -> None:
-        """Record a failed attempt durably; it is the only line about a round that never succeeds."""
+        """Record a failed attempt durably; if the round never succeeds, there is no other line about it."""
         _append(self.path / FAILURES, _encode_line(failed))
 
     def failures(self) -> tuple[FailedAttempt, ...]:
@@ -289,7 +289,7 @@ class Evictions:
 def load_run(path: Path) -> StoredRun:
     """Read all records of a run, finished or running; raise InputError if a file is damaged. Nothing is written."""
     result, manifest = path / RESULT, _read(path / MANIFEST)
-    lines = read_checkpoint_lines(path / MODEL)  # read first: these lines are, or will be, in the other files
+    lines = read_checkpoint_lines(path / MODEL)  # read first: these lines are in the other files, or will be
     rounds = _read_lines(path / ROUNDS, RoundRecord, lines)
     failed = _read_lines(path / FAILURES, FailedAttempt, lines)
     failed = (*failed, *(attempt for record in rounds for attempt in record.failures))

@@ -17,9 +17,9 @@ from dordis.records.run_records import MANIFEST
 from dordis.rounds.arrivals import COMPLAINTS, decode_standing
 
 QUEUE = "queue.json"
-"""Name of the file in the folder of a queue that lists, by configuration, the runs that have begun."""
+"""Name of the file in the folder of a queue; the file lists the runs that have begun, by configuration."""
 CONNECTED = "connected.json"
-"""Name of the file in a run's directory that lists the connected clients."""
+"""Name of the file in a run's directory; the file lists the connected clients."""
 
 
 class QueuedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,7 +31,7 @@ class QueuedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class RunQueue:
-    """The configurations of a folder and their runs; configurations that are added later are run too."""
+    """The configurations in a folder, and their runs; configurations that are added to the folder later are run too."""
 
     folder: Path
 
@@ -93,7 +93,7 @@ def write_connected(path: Path, connected: ConnectedClients) -> None:
 
 
 def read_connected(path: Path) -> ConnectedClients:
-    """Return the connected clients at the latest round; empty without a readable file, as for simulated runs."""
+    """Return the connected clients at the latest round; empty if no file is readable, as in simulated runs."""
     try:
         return msgspec.json.decode((path / CONNECTED).read_bytes(), type=ConnectedClients)
     except (OSError, msgspec.DecodeError):

@@ -1,10 +1,11 @@
 """The budget of a run: the cost that each client can afford for a round, and the charges of a round to the ledger.
 
-A client can afford what its owner's budget leaves for each of its remaining scheduled rounds.  An owner counts the cost
-of a failed round too and never subtracts it.  After a failed round the remaining rounds must therefore cost less, and
-get more noise.  No round costs more than planned: the cost that a client saved by missing rounds is a reserve for
-failed rounds.  A client that cannot afford even a round with twice the planned noise takes no further part; the run
-ends when too few clients can afford a round.
+What is left of an owner's budget is divided by the number of rounds for which the client is still scheduled; this is
+the cost that the client can afford for each of these rounds.  It is at most the planned cost of a round, so what a
+client saves by missing rounds is a reserve for failed rounds.  An owner counts the cost of a failed round too, and
+never subtracts it.  After a failed round the remaining rounds therefore cost less, and get more noise.  A client that
+cannot afford even a round with twice the planned noise takes no further part.  The run ends when too few clients can
+afford a round.
 """
 
 import math
@@ -30,10 +31,12 @@ _CLOSE = 1e-9
 
 @dataclass(frozen=True)
 class Allowances:
-    """The cost that each client can afford for the next round, given the costs `counted` by owners so far.
+    """The largest cost that each client can afford for the next round, computed from what the owners counted so far.
 
-    `planned` is the planned cost of a round, a theta^2 (docs/accounting.md); `cap` is the number of rounds that the
-    budget covers.  If owners cannot bound the cost of a round (`by_cost` is false), they count rounds and not costs.
+    `planned` is the planned cost of a round, a theta^2 (docs/accounting.md); an owner's budget covers `cap` rounds of
+    this cost.  `counted` has, for each round, the clients whose owners may have counted it, and the cost.  `by_cost`
+    tells whether owners can bound the cost of a round.  If not, owners count rounds instead: `planned` is 1, and each
+    round costs 1.
     """
 
     planned: float
@@ -43,11 +46,11 @@ class Allowances:
 
     @classmethod
     def from_design(cls, design: RoundPlan, counted: Mapping[Attendance, OwnerCharge]) -> "Allowances":
-        """Return the allowances under the budget of a round plan, after the charges that owners may have counted."""
+        """Return the allowances under a plan's budget; `counted` has all charges that owners may have counted."""
         return cls(design.allowed if design.counts else 1.0, design.cap, design.counts, counted)
 
     def spent(self) -> dict[int, float]:
-        """Return the largest cost that the owner of each client may have counted, in units of `planned`."""
+        """Return for each client the largest cost that its owner may have counted so far, in units of `planned`."""
         spent: Counter[int] = Counter()
         for count in self.counted.values():
             cost = count.cost / self.planned if self.by_cost and count.cost is not None else 1.0
@@ -58,18 +61,18 @@ class Allowances:
     def affordable_costs(
         self, clients: Iterable[ClientId], selection: Selection, index: int, rounds: int
     ) -> dict[ClientId, float]:
-        """Return the cost of round `index` that each client can afford; `rounds` is the number of rounds left."""
+        """Return by client the cost of round `index` that it can afford; `rounds` is the number of rounds left."""
         spent = self.spent()
         return {u: self.planned * self._part(spent.get(u, 0.0), _turns(selection, u, index, rounds)) for u in clients}
 
     def _part(self, spent: float, turns: int | None) -> float:
-        """Return the fraction of the planned cost that a client can afford: 0 if too little for a round is left.
+        """Return the fraction of the planned cost that a client can afford for the next round; 0 if it is too little.
 
         `spent` is what the client has spent, in units of the planned cost; `turns` is the number of its remaining
         scheduled rounds, None without a schedule.
         """
         left = self.cap - spent
-        if not self.by_cost or turns is None:  # no schedule: the planned cost until the budget is spent
+        if not self.by_cost or turns is None:  # no schedule: the whole planned cost, as long as the budget covers it
             return 1.0 if left >= 1 - _CLOSE else 0.0
         affordable = math.floor((1 + _CLOSE) * left / LEAST)
         if affordable < 1:
@@ -83,7 +86,7 @@ def _turns(selection: Selection, client: ClientId, index: int, rounds: int) -> i
 
 
 def check_able(available: int, able: int, least: int) -> None:
-    """Raise BudgetUsedUp, which ends the run, if `least` clients are available but fewer can afford a round."""
+    """Raise BudgetUsedUp, which ends the run, if at least `least` clients are there and fewer can afford a round."""
     if able < least <= available:
         raise BudgetUsedUp(able, least)
 
@@ -96,9 +99,9 @@ def check_events(index: int, design: RoundPlan) -> None:
 
 @dataclass(frozen=True)
 class RunBudget:
-    """The budget of one run, and the ledger to which its rounds are charged; `ledger` is None without an epsilon.
+    """The budget of one run, and the ledger to which its rounds are charged (None if the run has no epsilon).
 
-    `counts_owners` is False for queries over a table, where no owner counts participations.
+    `counts_owners` tells whether owners count participations; for queries over a table they do not.
     """
 
     run: bytes
@@ -108,7 +111,7 @@ class RunBudget:
     def affordable_costs(
         self, design: RoundPlan, clients: Collection[ClientId], selection: Selection, index: int, rounds: int
     ) -> dict[ClientId, float]:
-        """Return the affordable cost by client, without clients that cannot afford round `index` and would refuse it.
+        """Return by client the cost of round `index` that it can afford; clients that can afford no round are left out.
 
         `rounds` is the number of rounds left.  Raise BudgetUsedUp if too few clients can afford a round.
         """
@@ -121,20 +124,21 @@ class RunBudget:
         return able
 
     def check_round(self, design: RoundPlan, parameters: Parameters) -> None:
-        """Raise BudgetExceeded, and record the refusal, if a round exceeds the budget even without dropout."""
+        """Raise BudgetExceeded, and record the refusal, if a round exceeds the budget even if no client drops out."""
         charge = None if self.ledger is None else design.charge(parameters)
         if self.ledger is not None and charge is not None:
             self._keep_to_budget(self.ledger.check_budget, charge.without_dropout)
 
     def gate(self, design: RoundPlan, parameters: Parameters, resumed: bool) -> PrivacyGate:
-        """Return the privacy gate of a round; if the round is `resumed`, the gate does not write its lines again."""
+        """Return the privacy gate of a round; if `resumed`, the gate does not repeat what the ledger already has."""
         ledger, index = self.ledger, parameters.index
         arrived: set[ClientId] = set()
         before = ledger.owner_charges().get((self.run, index)) if ledger is not None and resumed else None
         known = None if before is None else frozenset(before.clients)
 
         def count(asked: Collection[ClientId]) -> None:
-            """Record the cost that owners count: before the first upload, or with open arrival for every upload."""
+            """Record the cost that owners count: before the first upload, or at each arrival if no clients are
+            listed."""
             arrived.update(asked)
             if ledger is None or not design.proves or not self.counts_owners:
                 return
@@ -144,7 +148,7 @@ class RunBudget:
                 ledger.record_owner_charges(index, fresh, cost)
 
         def charge_round(dropped: Mapping[int, int]) -> None:
-            """Charge the round in the ledger, before anything is disclosed."""
+            """Charge the round to the ledger; the gate calls this function before anything is disclosed."""
             charge = None if ledger is None else design.charge(parameters, arrived)
             if ledger is not None and charge is not None and not (resumed and ledger.round(index) is not None):
                 self._keep_to_budget(ledger.reserve, charge.after_dropouts(dropped))
@@ -154,7 +158,7 @@ class RunBudget:
     def _keep_to_budget(self, check: Callable[[Charge], None], charge: Charge) -> None:
         """Call `check` with a round's charge; if it raises BudgetExceeded, record the refusal, which ends the run.
 
-        Queries are refused without a record: later ones may fit the budget.
+        The refusal of a query is not recorded, because a later query may fit the budget.
         """
         try:
             check(charge)

@@ -1,7 +1,7 @@
 """The coordinator: it runs one round after the other, from the invitation of clients to the use of the sum.
 
-It knows neither where the clients are nor how their messages travel: `RoundRunner` does.  The ledger is charged before
-any request that costs privacy.
+Where the clients are and how messages travel is left to the `RoundRunner`.  The ledger is charged before the server
+asks for any disclosure.
 """
 
 import math
@@ -85,11 +85,10 @@ class InvitedRound:
 
 
 class EarlyInvitation:
-    """The invitation to a round in a thread of its own, while the server evaluates the round before.
+    """The invitation to the next round, sent in a thread of its own while the server evaluates the present round.
 
-    Clients train meanwhile.  Nothing of the invited round is counted or charged: the coordinator does that afterwards,
-    in the thread that evaluates and stores rounds, so that a round is on disk before the next one costs privacy.  A
-    process that ends does not wait for this thread.
+    Clients train meanwhile.  This thread neither counts nor charges anything: the coordinator counts and charges the
+    next round in its own thread, when the present round is on disk.  The process can end before this thread has ended.
     """
 
     def __init__(self, invite: Callable[[], InvitedRound]) -> None:
@@ -104,16 +103,16 @@ class EarlyInvitation:
             self._invited.set_exception(error)
 
     def result(self) -> InvitedRound:
-        """Wait for the clients, and return the invited round; errors of the invitation are raised here."""
+        """Wait for the clients, and return the invited round; if the invitation failed, raise its error."""
         return self._invited.result()
 
 
 class Coordinator:
     """Runs the rounds of one run; with `ledger` None the run has no epsilon, and nothing is charged.
 
-    `counts_owners` is False for queries over a table, where no owner counts participations.  `on_failure` is called
-    with each failed attempt before the next one begins, `on_receipt` with each receipt before the next round's
-    invitations.  `last_receipt` is the hash of the run's last receipt so far.
+    `counts_owners` tells whether owners count participations; for queries over a table they do not.  `on_failure` is
+    called with each failed attempt before the next attempt, `on_receipt` with each receipt before the next round's
+    invitations.  `last_receipt` is the hash of the newest receipt of the run when the coordinator is created.
     """
 
     def __init__(
@@ -154,14 +153,14 @@ class Coordinator:
         self._early: EarlyInvitation | None = None
 
     def rounds(self, count: int, done: int = 0, index: int = 0, *, early: bool = False) -> Iterator[FinishedRound]:
-        """Run rounds until `count` are finished, of which `done` already are; `index` is the first unused round index.
+        """Run rounds until `count` are finished, `done` of which already are; `index` is the first unused round index.
 
         With `early`, clients of the next round are invited and train while the application evaluates a round and the
-        caller stores it.  Nothing of the next round is counted or charged before the caller asks for it.
-        Raise `BudgetExceeded` before a round that would exceed the budget, or that too few clients can afford.
+        caller stores it.  Nothing of the next round is counted or charged before the caller asks for it.  Raise
+        `BudgetExceeded` before a round that would exceed the budget, or that too few clients can afford.
         """
         self._count = count
-        # After a restart the first evaluation runs alone: if it fails at every restart, no client trains each time.
+        # After a restart the first evaluation runs alone: if it fails after every restart, no client trains in vain.
         first_early = done + 2 if index else 1
         for number in range(done + 1, count + 1):
             used = self._use_sum(number, index)
@@ -171,7 +170,7 @@ class Coordinator:
             yield self._evaluate(used)
 
     def round(self, number: int, index: int) -> FinishedRound:
-        """Run round `number` under this index and, while it fails, under the next ones; return it with its records."""
+        """Run round `number` under this index and, if it fails, under the next indices; return the finished round."""
         return self._evaluate(self._use_sum(number, index))
 
     def _use_sum(self, number: int, index: int) -> FinishedRound:
@@ -237,7 +236,7 @@ class Coordinator:
         return FinishedRound(record, costs, receipt, result, parameters)
 
     def _evaluate(self, used: FinishedRound) -> FinishedRound:
-        """Return the round with metrics; its seconds include the evaluation unless the next round has begun."""
+        """Evaluate a round and return it with metrics; an evaluation beside the next round is not in its seconds."""
         started, record = time.perf_counter(), used.record
         values = check_finite(self._app.evaluate(), record.number) | used.metrics.values
         took = time.perf_counter() - started
@@ -247,7 +246,7 @@ class Coordinator:
         return replace(used, record=record, metrics=RoundMetrics(record.number, values))
 
     def _sum(self, info: RoundInfo) -> _Summed:
-        """Return the sum of one attempt: invite clients, fix the parameters, check the budget, and sum."""
+        """Make one attempt at a round: invite clients, fix the parameters, check the budget, and return the sum."""
         before, self._interrupted = self._interrupted, None
         resumed = before is not None and (before.number, before.parameters.index) == (info.number, info.index)
         if before is not None and resumed:
@@ -291,7 +290,7 @@ class Coordinator:
     def _invite(self, info: RoundInfo) -> InvitedRound:
         """Invite clients and let them train; nothing is counted or charged."""
         self._begin_attempt(info)
-        model = self._model()  # before the candidates: the application may take long, and clients connect meanwhile
+        model = self._model()  # before the candidates: this may take long, and more clients may connect meanwhile
         candidates, affordable = self._candidates(info)
         planned = self._next_design()
         if self._ledger is not None and planned.counts:
@@ -301,7 +300,7 @@ class Coordinator:
         return InvitedRound(planned, invitation, self._rounds.gather(invitation, self._watch))
 
     def _candidates(self, info: RoundInfo) -> tuple[tuple[ClientId, ...], float | None]:
-        """Return the clients to invite, and the largest cost that all of them can afford, None without clients."""
+        """Return the clients to invite, and the largest cost that each of them can afford, None without clients."""
         present = frozenset(self._rounds.available(info.index)) - self._evictions.clients
         left = self._count - info.number + 1
         able = self._budget.affordable_costs(self._design, present, self._selection, info.index, left)
@@ -337,7 +336,7 @@ class Coordinator:
     def _agree(
         self, info: RoundInfo, model: ModelBytes, gathered: Gathered, planned: RoundPlan
     ) -> tuple[Parameters, RoundPlan, Mapping[ClientId, bytes]]:
-        """Select clients from the ready ones; return the parameters, plan and proofs of selection of their round."""
+        """Select a round's clients from the ready clients; return its parameters, plan and proofs of selection."""
         if self._design.agreement.has_cohort:
             present = self._rounds.still_ready(gathered.ready.keys())
             ready = {u: proof for u, proof in gathered.ready.items() if u in present}
@@ -358,7 +357,7 @@ class Coordinator:
         return parameters, design, selected.proofs
 
     def _next_chunks(self, design: RoundPlan) -> int:
-        """Return the number of chunks of a round: as configured, or the best by the timings so far."""
+        """Return the number of chunks of the next round: as configured, or the fastest by the timings so far."""
         grid = design.mechanism.grid
         if isinstance(self._chunks, AutoChunks):
             return self._chunks.choose_chunks(grid.padded, grid.blocks)
@@ -379,7 +378,7 @@ def check_planned(dim: int, dims: Collection[int]) -> None:
 
 
 def check_finite(values: object, number: int) -> dict[str, float]:
-    """Return the metrics of an application after round `number`; raise InputError for a reserved name or bad value."""
+    """Return the metrics after round `number`; raise InputError for a reserved name, or if a value is not finite."""
     if not isinstance(values, Mapping):
         raise InputError(f"evaluate() returns a dictionary of names and numbers, not {type(values).__name__}")
     measured = {str(name): _as_number(name, value) for name, value in values.items()}

@@ -1,4 +1,4 @@
-"""A validated configuration; all errors are raised here, before any file is written."""
+"""A validated configuration; all errors in a configuration are raised here, before any file is written."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class Job:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Return the warnings of the plan, and one if VRF selection will leave later rounds too few clients."""
+        """Return the warnings of the plan, and a warning if VRF selection will leave later rounds too few clients."""
         federation, design = self.config.federation, self.design
         if selection_kind(self.config) != VRF or not design.proves:
             return design.warnings
@@ -78,7 +78,7 @@ def selection_kind(config: RunConfig) -> str:
 
 
 def closing_of(config: RunConfig) -> Closing:
-    """Return the rule by which rounds without a list of clients close: `federation.closing`, or the defaults."""
+    """Return the rule that says when rounds without a list of clients close: `federation.closing`, or the defaults."""
     return config.federation.closing or Closing()
 
 
@@ -124,7 +124,7 @@ def prepare(config: RunConfig, app: AppServer) -> Job:
 
 
 def require_cohort(job: Job, where: str) -> Job:
-    """Return the job; raise InputError if its protocol lists no clients: the engine named `where` needs a list."""
+    """Return the job; raise InputError if its protocol fixes no list of clients: the engine `where` needs one."""
     if not job.protocol.has_cohort:
         raise InputError(
             f"the protocol '{job.protocol.name}' lists no clients, which {where} does not support yet: simulate it "
@@ -178,7 +178,7 @@ def sampling_of(config: RunConfig) -> RecordSampling | None:
 def declared_client(app: AppClient, config: RunConfig) -> RecordClient:
     """Return an application's client as a source of gradients of records.
 
-    Raise InputError if it holds more records than `privacy.records`, the declared number.
+    Raise InputError if the client has more records than `privacy.records`, the configured upper bound.
     """
     source = as_record_client(app)
     check_records(source, config.privacy.records)
@@ -192,9 +192,9 @@ def check_record_column(config: RunConfig) -> None:
 
 
 def all_colluders(config: RunConfig) -> int:
-    """Return the bound on the colluders in the registry, 1 by default.
+    """Return the bound on the number of colluders in the registry: `protocol.colluders`, by default 1.
 
-    Raise InputError if it is not set and has no default: with open arrival in the malicious mode.
+    Raise InputError if the setting is missing with open arrival in the malicious mode, where it has no default.
     """
     given = config.protocol
     if given.colluders is None and given.mode == MALICIOUS and config.federation.arrival == OPEN:
@@ -208,8 +208,8 @@ def all_colluders(config: RunConfig) -> int:
 def least_arrivals(config: RunConfig) -> int:
     """Return n_min, the least number of clients of a round without a list of clients.
 
-    It is `federation.per_round` less the tolerance, by default half of `federation.per_round`.  Raise InputError if
-    `protocol.threshold` is set, because such a round has no quorum of clients.
+    It is `federation.per_round` less the tolerance; the default tolerance is half of `federation.per_round`.  Raise
+    InputError if `protocol.threshold` is set: a round without a list of clients has no quorum of clients.
     """
     if config.protocol.threshold is not None:
         raise InputError(
@@ -221,7 +221,7 @@ def least_arrivals(config: RunConfig) -> int:
 
 
 def check_closing(config: RunConfig, protocol: SummingProtocol) -> None:
-    """Raise InputError if `federation.closing` is set although clients are listed, or its `clients` is out of range."""
+    """Raise InputError if `federation.closing` is set for a protocol that lists clients, or is out of range."""
     if not config.federation.closing:
         return
     if protocol.has_cohort:
@@ -253,7 +253,7 @@ def check_cohort(config: RunConfig) -> None:
 
 
 def check_folded(design: RoundPlan) -> None:
-    """Raise InputError if updates would be folded into no fewer coordinates than they have."""
+    """Raise InputError if folding would not make updates shorter."""
     if isinstance(design.projection, int) and not design.setting.buckets:
         raise InputError(
             f"privacy.projection = {design.projection} is, in whole blocks, no less than the {design.setting.dim} "
@@ -318,7 +318,7 @@ def plan_charge(
 ) -> PlannedRun | None:
     """Return the charge of a run to the ledger of its data set; None without a ledger.
 
-    The successor of a run is charged to the ledger of its `predecessor`, if that has one.  `limit` is the budget of a
+    A run that succeeds a `predecessor` is charged to the same ledger as the predecessor.  `limit` is the budget of a
     new ledger.  Raise `BudgetExceeded` if the run would exceed the ledger's budget.
     """
     known = None if predecessor is None else find_data_ledger(predecessor)

@@ -28,9 +28,9 @@ from dordis.selection.vrf import VrfSelection
 class SelectionRule:
     """How a run selects its clients.
 
-    `kind` is the kind of selection, `per_round` the number of clients of a round, and `least` the number of clients
-    without which a round does not take place.  `drawn` tells whether public randomness selects the clients.  With
-    `vrf`, `indices` is the number of round indices that the run may use.
+    `kind` is the kind of selection, `per_round` the number of clients of a round, and `least` the smallest number of
+    clients with which a round takes place.  `drawn` tells whether public randomness selects the clients.  With `vrf`,
+    `indices` is the number of round indices that the run may use.
     """
 
     kind: str
@@ -40,7 +40,8 @@ class SelectionRule:
     indices: int | None = None
 
     def selection(self, registry: Registry, run: bytes, beacon: Beacon | None, seed: bytes = bytes(32)) -> Selection:
-        """Return the selection of one run; `seed` is the server's, for `uniform` and `open`, which nobody verifies."""
+        """Return the selection of a run; the server draws from `seed` for `uniform` and `open`, which nobody
+        verifies."""
         if self.kind == UNIFORM:
             return UniformSelection(self.per_round, seed, self.least)
         if self.kind == VRF:
@@ -81,7 +82,7 @@ def build_client(
     receipts: KeptReceipts | None = None,
     **options: Any,
 ) -> Client:
-    """Return a client with its owner, who consents to rounds by policy, selection and counts of participations.
+    """Return a client with its owner, who checks each round: policy, selection, and the number of participations.
 
     `signing` is the client's signing key, `vrf_key` its key for VRF selection, `registry` the public keys of all
     clients and `root` the registry root that the owner has pinned.  `options` go to `dordis.rounds.client.Client`.
@@ -95,7 +96,7 @@ def policy_for(design: RoundPlan, protocol: SummingProtocol) -> Policy:
     """Return the policy of an owner who agrees to exactly this round plan over this protocol.
 
     If owners can bound the cost of a round, the owner's budget is the budget of the run; otherwise the policy bounds
-    the number of participations.  It does not bound trainings: only deployed clients need such a bound.
+    the number of participations.  The policy does not bound the training count: only deployed clients need that bound.
     """
     setting, parameters = design.setting, design.example()
     trusted = protocol.assistance or Assistance((), 0)

@@ -49,14 +49,16 @@ from dordis.rounds.invitation import Terms
 from dordis.runs.threat_model import ThreatModel
 
 SLACK = 0.9
-"""Fraction of the planned noise variance that an invitation promises if dropouts make the noise smaller.
+"""Noise variance that an invitation promises, as a fraction of the planned variance.
 
-The exact variance is not known before the round: it is rounded, and the rounding depends on the number of clients."""
+It applies to plans under which owners cannot bound the cost of a round (`RoundPlan.counts`).  The variance of a round
+is rounded, and the rounding depends on the number of clients, which is not known when the invitation is sent.
+"""
 
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """A noise strategy in a setting, for rounds of `setting.clients` clients; it returns the parameters of each round.
+    """A noise strategy with its setting, for rounds of `setting.clients` clients; it makes their parameters.
 
     `kind` is the mechanism; a strategy with a mechanism of its own replaces it.  `allowance` is the largest cost of a
     round, a theta^2 (docs/accounting.md); by default it is the budget divided by the number of releases.  `projection`
@@ -76,7 +78,7 @@ class RoundPlan:
             object.__setattr__(self, "kind", find_builtin_mechanism(self.strategy.mechanism))
         rounded = self.strategy.reserve(self.setting.clients)
         reserve = None if rounded is None else max(rounded, self.setting.reserve or 0)
-        # A plan for other cohort sizes has another schedule; the chance of failure stays that of the whole run.
+        # A plan for another cohort size has another schedule; the larger bound keeps the chance of failure of the run.
         failure = max(self.setting.failure, self.agreement.failure(self.setting.participation.rounds))
         setting = replace(self.setting, scheme=self.strategy.division, reserve=reserve, failure=failure)
         if self.kind.only_renyi and setting.orders is None:
@@ -111,7 +113,7 @@ class RoundPlan:
         return self.setting.allowance(self.epsilon) if self.allowance is None else self.allowance
 
     def for_clip(self, bound: float) -> "RoundPlan":
-        """Return this plan with another clip bound; the noise is scaled with the bound and not planned again."""
+        """Return this plan with another clip bound; the noise is scaled with the bound, and not planned again."""
         if bound == self.setting.clip:
             return self
         other = replace(self, setting=replace(self.setting, clip=bound))
@@ -127,13 +129,13 @@ class RoundPlan:
         return replace(self, setting=replace(self.setting, buckets=buckets), projection=rule)
 
     def for_alignment(self, alignment: Alignment | None) -> "RoundPlan":
-        """Return this plan, folded for updates of this alignment at the same cost if the folding rule is `adaptive`."""
+        """Return this plan; if the folding rule is `adaptive`, fold by this alignment of updates, at the same cost."""
         if self.projection != projection.ADAPTIVE or alignment is None:
             return self
         return replace(self, allowance=self.allowed).with_projection(self.projection, alignment)
 
     def alignment(self, outputs: Sequence[ChunkOutput], aggregate: Aggregate) -> Alignment | None:
-        """Return the estimated alignment of a round's updates (`Alignment`); None if folding does not adapt to it."""
+        """Return the estimated alignment of a round's updates (`Alignment`); None unless folding is `adaptive`."""
         if self.projection != projection.ADAPTIVE or self.plan is None:
             return None
         grid, survivors = self.mechanism.grid, min(aggregate.survivors)
@@ -155,7 +157,7 @@ class RoundPlan:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Return warnings about too large an epsilon or delta; none if the run has no epsilon."""
+        """Return warnings if epsilon or delta is too large; none if the run has no epsilon."""
         return budget_warnings(self.epsilon, self.delta, self.setting.participation.population) if self.proves else ()
 
     @property
@@ -176,7 +178,7 @@ class RoundPlan:
     def least(self) -> int:
         """Return the least number of clients of a round: the threshold t or less, or n - T without a list of clients.
 
-        It is below t if fewer than t clients can remain after T_C liars and as many honest clients are evicted.
+        It is less than t if, after T_C liars and T_C honest clients are evicted, fewer than t clients may be left.
         """
         n, T_C = self.setting.clients, self.setting.colluders
         if not self.agreement.has_cohort:
@@ -196,7 +198,7 @@ class RoundPlan:
 
     @property
     def counts(self) -> bool:
-        """Tell whether owners can bound the cost of a round; they cannot if dropouts make the noise smaller."""
+        """Tell whether owners can bound a round's cost: not if dropouts reduce the noise, nor with Renyi accounting."""
         removes = bool(self.strategy.mechanism) or self.setting.scheme in XNOISE
         return self.strategy.rule is Rule.STOP and removes and self.setting.orders is None
 
@@ -226,7 +228,7 @@ class RoundPlan:
         return {self.setting.dim: self}
 
     def for_clients(self, clients: int) -> "RoundPlan":
-        """Return this plan for rounds of `clients` clients, each of which takes part as often; results are cached."""
+        """Return this plan for rounds of `clients` clients, each in as many rounds as before; results are cached."""
         if clients not in self._sizes:
             self._sizes[clients] = self._resized(clients)
         return self._sizes[clients]
@@ -247,7 +249,7 @@ class RoundPlan:
         return replace(self, setting=setting, allowance=self.allowed)
 
     def _threshold(self, clients: int) -> int:
-        """Return the threshold for `clients` clients: proportional to them, and large enough for T_C colluders."""
+        """Return the threshold for `clients` clients: the default, unless the plan has another, which is scaled."""
         given = self.setting
         default = default_threshold(clients, given.colluders)
         usual = default_threshold(given.clients, given.colluders)
@@ -268,7 +270,7 @@ class RoundPlan:
         chunks: int = 1,
         introductions: Mapping[ClientId, Message] | None = None,
     ) -> Parameters:
-        """Return the parameters of a round; the noise in every chunk has the whole central variance of the plan.
+        """Return the parameters of a round; every chunk of the update gets noise of the full planned central variance.
 
         `rotation` is the public seed of the round's rotation: 32 new bytes for every round.  Each further release of
         the plan is a chunk of its own.
@@ -318,7 +320,7 @@ class RoundPlan:
 
     @cached_property
     def sampled(self) -> SampledEvents | None:
-        """Return the run's events for one record, each at the largest cost of a round; None if clients are the unit."""
+        """Return the run's events for one record, each at a round's largest cost; None if the unit is the client."""
         if self.setting.records is None:
             return None
         cost = self.promise(self.least).cost
@@ -326,7 +328,7 @@ class RoundPlan:
 
     @property
     def _protocol_noise(self) -> Plan | None:
-        """Return the noise plan if the protocol adds the noise; None if the mechanism does."""
+        """Return the plan of the noise that clients add in the protocol; None if the mechanism adds the noise."""
         return self.plan if self.setting.scheme in self.mechanism.schemes else None
 
     def example(self, chunks: int = 1) -> Parameters:
@@ -344,7 +346,7 @@ class RoundPlan:
         return Charge.from_parameters(parameters, mechanism=self.mechanism, draw_failure=failure, arrived=arrived)
 
     def noise(self, outputs: Sequence[ChunkOutput]) -> NoiseVariances | None:
-        """Return the noise variances of the chunk with the least charged noise; None if nobody adds noise."""
+        """Return the noise variances of the update's chunk with the least charged noise; None if nobody adds noise."""
         if self.mechanism.noise_from is NoiseFrom.NOBODY:
             return None
         update = outputs[: len(outputs) - len(self.plan.further)] if self.plan else outputs
@@ -359,11 +361,11 @@ class RoundPlan:
         )
 
     def costs(self, outputs: Sequence[ChunkOutput]) -> dict[str, float]:
-        """Return further costs of a round that the strategy only simulates, such as bytes, by name; often empty."""
+        """Return by name the costs of a round that the strategy only simulates, such as bytes; often there are none."""
         return self.strategy.costs(self.mechanism.grid, min(len(output.survivors) for output in outputs))
 
     def trust(self, hides_updates: bool, simulated: bool) -> Trust:
-        """Return the facts about trust in the parties; `hides_updates`: whether the protocol hides single updates."""
+        """Return the facts about trust; `hides_updates`: whether the protocol hides single updates from the server."""
         stops = self.strategy.rule is Rule.STOP
         return Trust(self.proves, stops, self.mechanism.noise_from, hides_updates, simulated)
 

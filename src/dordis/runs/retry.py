@@ -1,4 +1,4 @@
-"""Retry a failed round under the next index, without the clients that lied in it, a bounded number of times."""
+"""Retries: a failed round is tried again under the next index, without the clients evicted for lying, a few times."""
 
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -13,7 +13,7 @@ from dordis.rounds.engine import AgreedRound, RoundResult, RoundRunner
 from dordis.rounds.watch import Watch
 
 TRIES = 5
-"""How often a round may fail without a new suspect; each retry has the next index, and so newly selected clients."""
+"""How often a round may fail without a new suspect; each retry has the next index, and with it a new selection."""
 
 Output = TypeVar("Output")
 
@@ -46,11 +46,11 @@ def attempt(
     limit: int,
     on_failure: Callable[[Failure], None] = lambda failure: None,
 ) -> AttemptedRounds[Output]:
-    """Call `run` with this round index and, while it fails, with the next ones; call `on_failure` with each failure.
+    """Call `run` with `index` and, while it raises RoundFailed, with the next indices; report failures to `on_failure`.
 
-    After `limit` failures the last one is raised.  A failure with a new suspect does not count towards `limit`: it
-    leads to an eviction, so there are few such failures.  An index is never used twice, because a client that answered
-    in a round refuses another round with the same index.
+    Raise the last failure after `limit` failures that name no new suspect.  Failures that name a new suspect do not
+    count: each leads to an eviction, so there are few.  An index is never used twice, because a client that answered in
+    a round refuses another round with the same index.
     """
     if limit < 1:
         raise InputError(f"a round is tried at least once, not {limit} times")
@@ -72,26 +72,28 @@ def attempt(
 
 
 def suspects_of(error: RoundFailed) -> set[ClientId]:
-    """Return all clients that an error names as liars, as accused or as accusers."""
+    """Return all clients that an error names: proven liars, and both sides of each accusation."""
     return {ClientId(u) for u in (*error.named, *(u for pair in error.accusations for u in pair))}
 
 
 def is_liar(partners: int, liars: int) -> bool:
-    """Tell whether a client in conflict with `partners` others lies: at most `liars` of these lie.
+    """Tell whether a client certainly lies: it is in conflict with `partners` others, at most `liars` of which lie.
 
-    If there are more partners than that, at least one partner is honest, and so the client is not.
+    If there are more partners than liars, at least one partner is honest.  Of two clients in conflict one lies, so here
+    the client does.
     """
     return partners > liars
 
 
 def to_evict(error: RoundFailed, colluders: int, around: int) -> frozenset[ClientId]:
-    """Return the clients to evict after a failed round: never more honest clients than liars, and a liar if one lied.
+    """Return the clients to evict after a failed round: never more honest clients than liars.
 
-    At most `colluders` clients of the round lie; this bound is T_C.  At most `around` of the liars share secrets with
-    any one honest client; this bound is T_C too, or c_k on the graphs of SecAgg+ (docs/secagg_plus.md).  A client that
-    the error names as a liar is evicted.  So is a client that is in conflict (as accuser or accused) with more clients
-    than can lie.  Of each remaining pair of accuser and accused both are evicted, unless one of the two already is.
-    docs/proofs/blame.md has the proof.
+    If the error names or accuses anybody, at least one liar is evicted.  At most `colluders` clients of the round lie;
+    this bound is T_C.  At most `around` of the liars share secrets with any one honest client; this bound is T_C too,
+    or c_k on the graphs of SecAgg+ (docs/secagg_plus.md).  A client that the error names as a liar is evicted.  A
+    client that is in conflict (as accuser or accused) with more clients than can lie is evicted too.  Of each remaining
+    pair of accuser and accused both are evicted, unless one of the two is evicted already. docs/proofs/blame.md has the
+    proof.
     """
     going = {ClientId(u) for u in error.named}
     edges = {(ClientId(min(pair)), ClientId(max(pair))) for pair in error.accusations}
@@ -108,7 +110,7 @@ def to_evict(error: RoundFailed, colluders: int, around: int) -> frozenset[Clien
 
 
 def sum_and_evict(rounds: RoundRunner, agreed: AgreedRound, evictions: Evictions, watch: Watch) -> RoundResult:
-    """Return the sum of a round, and evict clients that lied, whether the round succeeds or fails."""
+    """Sum a round and return the result, or raise RoundFailed; in both cases evict the clients that lied."""
     parameters = agreed.parameters
     try:
         result = rounds.sum(agreed, watch)

@@ -1,4 +1,4 @@
-"""A run from its start to its last round, also if it is resumed or succeeds another; its clients are a `Population`."""
+"""A run from start to end, also if it is resumed or continues an earlier run; its clients are a `Population`."""
 
 import os
 import weakref
@@ -81,11 +81,11 @@ class Population(Place, Protocol):
         ...
 
     def store(self, path: Path) -> None:
-        """Write the files that are needed to resume the run to its new directory."""
+        """Write, into the new directory of the run, the files that are needed to resume the run."""
         ...
 
     def last_index(self) -> int:
-        """Return the highest round index to which clients were invited; -1 if none.  It is never used again."""
+        """Return the highest round index to which clients were invited; -1 if none.  This index is never used again."""
         ...
 
     def explain_failure(self) -> str:
@@ -266,7 +266,7 @@ class Run:
     def complete(
         self, watch: Watch = silent, told: Callable[[FinishedRound], None] = lambda finished: None
     ) -> RunOutcome:
-        """Run the remaining rounds, call `told` with each, and return the outcome; a failure is recorded and raised."""
+        """Run the remaining rounds, call `told` with each, and return the outcome; record and raise failures."""
         try:
             for finished in self.rounds(watch, early=self._invites_early):
                 told(finished)
@@ -282,7 +282,7 @@ class Run:
 
     @property
     def _invites_early(self) -> bool:
-        """Tell whether clients train while a round is evaluated: in deployed runs, if the application allows it."""
+        """Tell whether clients train while the server evaluates: in deployed runs, if the application allows it."""
         return self.home.fidelity == DEPLOYED and self.job.app.evaluates_beside
 
     def close(self, stopped: str) -> RunOutcome:
@@ -342,7 +342,7 @@ def done(records: RunRecords) -> int:
 
 
 def predecessor_of(before: RunRecords, job: Job, spent: LedgerSummary | None) -> Predecessor:
-    """Return the entry about a run in its successor's manifest; the successor states at least the entry's `budget`."""
+    """Return the entry about the run `before` in a successor's manifest; the successor states at least its `budget`."""
     clipping, manifest = Clipping.from_config(job.config.privacy.clip), before.manifest
     return Predecessor(
         run=before.id.hex(),
@@ -356,7 +356,7 @@ def predecessor_of(before: RunRecords, job: Job, spent: LedgerSummary | None) ->
 
 
 def next_clipping(records: RunRecords, clipping: Clipping) -> Clipping:
-    """Return the clipping of the next round, adapted from the clip bound of the last one."""
+    """Return the clipping of the next round: its bound is adapted from the last round's, also that of a predecessor."""
     last, predecessor = records.last(), records.manifest.predecessor
     if last is not None and last.clip is not None:
         return replace(clipping, bound=last.clip).advance(last.below)
@@ -380,7 +380,7 @@ def check_same(config: RunConfig, records: RunRecords) -> None:
 
 
 def check_succeeds(job: Job, before: StoredRun) -> None:
-    """Raise InputError unless the earlier run has the same application, an epsilon if this one has, and rounds left."""
+    """Raise InputError unless the job can continue the run `before`: same application, epsilon proved, rounds left."""
     manifest, config = before.manifest, job.config
     if manifest.config.get("app", {}).get("server") != config.app.server or manifest.plan.dim != job.design.setting.dim:
         raise InputError(f"the run at {before.path} computed something else: use its application, with the same dim")

@@ -29,13 +29,13 @@ class ThreatModel:
     tries: int = TRIES
     """How often every round may be tried, each time under another index."""
     agree: WriteParameters = agree_with_cohort
-    """Function that adds the protocol's own part to the parameters' part that all protocols have in common."""
+    """Function that completes the part of the parameters that all protocols have with the part of this protocol."""
     has_cohort: bool = True
     """Whether the list of clients U is fixed before the sum."""
     is_open: bool = False
-    """Whether any registered client may contribute, so that only its own count bounds its participations."""
+    """Whether any registered client may contribute; then only the client's own count bounds its participations."""
     all_colluders: int | None = None
-    """Largest number of colluders in the registry, by which complaints of a whole run are judged; if None, by T_C."""
+    """Largest number of colluders in the registry, for judging complaints of a whole run; if None, T_C is used."""
 
     @property
     def draw_failure(self) -> Fraction:
@@ -60,14 +60,14 @@ class ThreatModel:
 class DropoutNeeds:
     """The tolerance and threshold that rounds need if `dropped` of their `clients` leave before their upload.
 
-    `threshold` is None if no threshold is low enough for the dropouts and safe in the run's mode.
+    `threshold` is None if every threshold that is low enough for the dropouts is too low to be safe in the run's mode.
     """
 
     clients: int
     dropped: int
     threshold: int | None
     least: int
-    """The least threshold against a malicious server, with which any two quorums have an honest client in common."""
+    """The least threshold against a malicious server: any two sets of this size have an honest client in common."""
     sparse: bool = False
 
     @property
@@ -106,7 +106,7 @@ def count_dropouts(clients: int, rate: float | Fraction) -> int:
 def find_needs(setting: Setting, mode: str, dropped: int) -> DropoutNeeds:
     """Return tolerance and threshold for `dropped` dropouts.
 
-    The threshold is below its default only in semi-honest rounds that would fail otherwise.
+    The threshold is the default, except in semi-honest rounds that would fail with the default: there it is lower.
     """
     n, T_C = setting.clients, setting.colluders
     least = default_threshold(n, T_C)
