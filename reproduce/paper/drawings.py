@@ -15,7 +15,7 @@ CLIENTS, TOLERANCE = 4, 2
 """The paper's example: |U| = 4, T = 2, target noise 1."""
 COMPONENTS = (Fraction(1, 4), Fraction(1, 12), Fraction(1, 6))
 FIVE = ("c-comp", "comm", "s-comp", "comm", "c-comp")
-DRAWN = "Drawn and computed by the code of dordis; no round is run or measured."
+DRAWN = "The code of dordis computes and draws what this section shows; no round is run or measured."
 UNIT = Fraction(2**20)
 """The central variance that is divided: shares are exact multiples of 2^-20 of it."""
 

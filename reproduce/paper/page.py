@@ -22,6 +22,7 @@ DATA = (
     "devices' availability with `avail` in its name. The column *seconds* has the time of all jobs of a section, one "
     "after the other, on the machine that ran them. A job that several sections need is counted in each of them."
 )
+CHARTS = "The charts of this section are in `paper.html`, which `python -m reproduce all` writes beside this page."
 NOT_RUN = "not run"
 
 
@@ -82,7 +83,7 @@ def write_markdown(sections: Sequence[Section], scale: str, finished: Mapping[st
             parts += [f"{grid.title}:", _markdown_grid(grid)]
         parts += content.remarks
         if content.charts:
-            parts.append("Charts are in the HTML page, which the command above writes beside this one.")
+            parts.append(CHARTS)
     return "\n\n".join(parts) + "\n"
 
 

@@ -119,7 +119,8 @@ def find_measured(results: Results) -> tuple[ClusterResults, list[str]]:
         )
     for setting in cluster.settings:
         commands = ", ".join(f"`{line}`" for line in setting.command.split("\n"))
-        remarks.append(f"Measured, {setting.title}: {commands}; load {setting.load:g} on {setting.cores} cores.")
+        where = f"at a load of {setting.load:g} on {setting.cores} cores"
+        remarks.append(f"The rounds with {setting.title} were measured by {commands}, {where}.")
     return cluster, remarks
 
 

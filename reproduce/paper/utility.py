@@ -185,7 +185,10 @@ def show_table_2(results: Results) -> Content:
         "XNoise",
     )
     remarks = [f"{task.task}: {task.what} (preset {task.preset}), seeds {task.seeds}." for task in TASKS]
-    remarks.append("XNoise loses: points of accuracy, or percent of perplexity, mean over seeds and standard error.")
+    remarks.append(
+        "The column `XNoise loses` has what XNoise loses against Orig, in points of accuracy or in percent of "
+        "perplexity: the mean over seeds, and its standard error (se)."
+    )
     return Content(verdicts, [Grid("final accuracy in % or perplexity", heads, rows)], (), remarks)
 
 
