@@ -38,7 +38,7 @@ GROUP = 16
 _ZEROS = np.zeros(CALL, np.uint8)
 
 _Four = tuple[list[tuple[Callable[..., int], memoryview]], ring.Rows, ring.Vector]
-"""Up to four ciphers, each with its output buffer; these buffers as rows of lanes; the sign (flip) of each row."""
+"""Up to four ciphers, each with its output buffer; the same buffers as rows of lanes; the sign (flip) of each row."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -218,7 +218,8 @@ def shuffle(items: Sequence[Item], stream: Stream) -> list[Item]:
 def draw_below(bound: int, drawn: Iterator[int]) -> int:
     """Return a uniform number below `bound` from uniform 64-bit words.
 
-    Words from the largest multiple of `bound` up to 2^64 on are skipped; the next word is reduced modulo `bound`.
+    A word is skipped unless it is below the largest multiple of `bound` that is at most 2^64.  The first word that is
+    not skipped is reduced modulo `bound`.
 
     >>> draw_below(3, iter([2**64 - 1, 5]))
     2

@@ -194,7 +194,7 @@ def _output(out: npt.NDArray[Any] | None, size: int, dtype: type[np.generic]) ->
 
 
 def _whole_groups(count: int, bits: int) -> int:
-    """Return how many groups of eight elements 64-bit accesses can move; they reach up to 7 bytes past a group."""
+    """Return the number of groups of eight elements that 64-bit accesses can move: these reach 7 bytes past a group."""
     return min(count // 8, max(0, packed_size(count, bits) - 7) // bits)
 
 

@@ -22,7 +22,7 @@ from dordis.kernels.vector_instructions import (
 )
 
 PAGE = 1 << 16
-"""Number of samples in a page; in each page the escapes, which are the cells that escape, are numbered from 0."""
+"""Number of samples in a page.  The *escapes* of a page are its samples whose cells escape, numbered from 0."""
 _RUN = 2048
 """Samples that `draw_samples` handles at a time, so that they stay in the first-level cache between its passes."""
 
@@ -52,7 +52,7 @@ def draw_samples(
     tops: Shorts,
     blocks: Vector,
 ) -> int:
-    """Add the sample of each cell to acc, list the cells that escape, which add nothing yet, and return their number.
+    """Add to acc the samples whose cells do not escape; list the escapes, and return their number.
 
     `cells` and `hats` start with the first sample of the page that contains sample `first`; sample `first` is added to
     acc[0].  With a log_width of 0 there are no hats.  For each escape `places` receives its index in acc, `tops`

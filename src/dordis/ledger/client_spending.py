@@ -25,8 +25,8 @@ from dordis.privacy.accounting import ReleaseCost
 from dordis.privacy.record_accounting import SampledEvents
 from dordis.selection.beacon import check_index
 
-_CLOSE = 1 + 1e-9  # sums of costs in another order differ by rounding
-_EVERYBODY = -1  # the id that pays for all rounds in the paper's accounting
+_CLOSE = 1 + 1e-9  # the same costs, added in another order, differ by rounding errors
+_EVERYBODY = -1  # in the paper's accounting all rounds are charged to this id, in place of clients
 
 
 @dataclass(frozen=True)
@@ -55,15 +55,15 @@ def _compose(paid: PaidCosts) -> float:
 
 
 class SpendingCourse:
-    """For every completed round: the costs of the client that had spent most by then, and the delta that was left.
+    """For every completed round: what the client with the largest spending had paid by then, and the delta left.
 
-    This is the budget's delta less the chance that a graph or selection has failed by then (`Account.failure`).
+    The delta left is the budget's delta minus `Account.failure` at that time.
     """
 
     def __init__(self) -> None:
         self._places: dict[ReleaseCost, int] = {}
         self._after: dict[int, tuple[array[int], float]] = {}
-        """By round index: for each cost its number in `_places` and how often it was paid, in turn; delta left."""
+        """By round index: an array of pairs (number of a cost in `_places`, times it was paid), and the delta left."""
 
     def add(self, index: int, paid: PaidCosts, delta: float) -> None:
         """Store the state after a completed round."""
@@ -82,15 +82,15 @@ class SpendingCourse:
 
 
 class Account:
-    """The spending of every client of a run; an entry that breaks a rule raises `InputError` and changes nothing."""
+    """The spending of every client of a run; an invalid ledger entry raises `InputError` and changes nothing."""
 
     def __init__(self, run: bytes, budget: Budget) -> None:
         self.run, self.budget = run, budget
         self.rounds = ChargedRounds()
         self._counted: dict[int, tuple[OwnerCharge, set[int]]] = {}
-        """By round index: the cost that owners counted, and their clients; with open arrival, added when they come."""
+        """By round index: the cost that owners may have counted, and the clients; open arrival adds clients later."""
         self._completed_charges: dict[int, bytes] = {}
-        """By round index the owner charge of a completed round, encoded to save memory."""
+        """By round index: the owner charge of a completed round, encoded to save memory."""
         self.runs: dict[bytes, RunCharge] = {}
         """Other runs over the same data, charged as a whole to every client."""
         self.predecessor: Account | None = None
@@ -150,7 +150,7 @@ class Account:
         return self.rounds[index].charge.owner_charge
 
     def check_countable(self, index: int, charge: OwnerCharge) -> None:
-        """Raise InputError unless the index is new, or was counted at the same cost for other clients only."""
+        """Raise InputError unless the round is new, or was counted only at the same cost and for other clients."""
         check_index(index)
         known, clients = self._counted.get(index, (charge, set[int]()))
         joins = (known.cost, known.distance) == (charge.cost, charge.distance) and clients.isdisjoint(charge.clients)
@@ -177,7 +177,7 @@ class Account:
         self.check_event(charge)
 
     def check_event(self, charge: Charge) -> None:
-        """Raise InputError if records are the unit, and a round is beyond the planned events or costs more than one."""
+        """With records as the unit, raise InputError if a round is no planned event or costs more than one."""
         planned = self.budget.records
         if planned is None:
             return
@@ -311,7 +311,7 @@ class Account:
         return record_accounting.epsilon(planned, left) if left > 0 else math.inf
 
     def failure(self, more: Charge | None = None) -> Fraction:
-        """Return a bound on the chance that a graph or selection fails in any round so far, or in the round `more`.
+        """Return a bound on the chance that any round so far, or the round `more`, has an insecure graph or selection.
 
         Round indices that were skipped count too, because the server could choose which indices to use.
         """
@@ -366,8 +366,8 @@ class Account:
     def check_budget(self, charge: Charge) -> None:
         """Raise BudgetExceeded if a round would take one of its clients beyond the budget.
 
-        The cost is that of the least noise with which the round can end: after the dropouts in `charge` where they are
-        known, otherwise after up to T dropouts.
+        The cost is computed for the least noise with which the round can end.  For a chunk whose number of dropouts is
+        known (`Charge.dropped`) this is the noise after these dropouts, for other chunks after up to T dropouts.
         """
         if self.budget.epsilon is None:
             return
@@ -376,7 +376,7 @@ class Account:
             raise BudgetExceeded(worst, epsilon, self.budget.epsilon)
 
     def is_beyond_budget(self, charge: Charge) -> bool:
-        """Tell whether a round exceeds the budget by its cost alone, without taking its chance of failure off delta."""
+        """Tell whether a round exceeds the budget even if its own chance of failure is not taken off delta."""
         if self.budget.records is not None:
             return False
         left = self.budget.delta - float(self.failure())

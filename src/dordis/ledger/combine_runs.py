@@ -36,7 +36,7 @@ from dordis.records.run_records import LEDGER, MANIFEST, REGISTRY
 
 Costs = Counter[ReleaseCost]
 NOBODY = -1
-"""An id that no client has: its costs are only those of runs charged as a whole, which every client pays."""
+"""An id that no client has: in an account it pays only for runs charged as a whole, as every client does."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class LedgerPart:
 
     @property
     def worst_costs(self) -> Costs:
-        """Return the costs of the client that has spent most, or the cost of a larger stated epsilon."""
+        """Return the costs of the client that has spent most, or of the stated epsilon if that is larger."""
         client = self.account.worst_client(self.account.clients())
         return self.costs(NOBODY if client is None else client)
 
@@ -63,7 +63,7 @@ class LedgerPart:
 
     @cached_property
     def _stated_costs(self) -> Costs:
-        """Return the cost of one Gaussian release with the stated epsilon; empty if no more is stated than spent."""
+        """Return the cost of one Gaussian release with the stated epsilon; empty if the epsilon spent is stated."""
         if self.stated.is_spent:
             return Counter()
         check_gaussian(self)
@@ -160,9 +160,10 @@ def check_root(path: Path, registry: Registry, root: str) -> None:
 
 
 def check_gaussian(part: LedgerPart) -> None:
-    """Raise InputError if a run's noise is not Gaussian; called for a run that states more than it spent.
+    """Raise InputError if the charges of a run cannot be composed as Gaussian noise.
 
-    Such a run cannot be combined with others, because only a Gaussian release can stand for its stated epsilon.
+    This is called for a run that states more than it spent.  In the combination one Gaussian release takes the place of
+    its rounds.
     """
     if not part.account.is_gaussian:
         raise InputError(
@@ -208,7 +209,7 @@ def open_data_ledger(path: str | Path, delta: float, budget: float | None) -> Le
 
 
 def find_data_ledger(run: Path) -> Path | None:
-    """Return the path of the data set's ledger that charges a run, or None; raise InputError if its file is missing."""
+    """Return the path of the data set's ledger that charges a run, or None; raise InputError if it is missing."""
     try:
         path = Path((run / DATA_LEDGER).read_text(encoding="utf-8").strip())
     except OSError:
@@ -227,7 +228,7 @@ class PlannedRun:
 
     ledger: Ledger
     charge: RunCharge
-    """The cost of the run without that of its predecessors."""
+    """The cost of the run, without the cost of its predecessors."""
     covered: float = 0.0
     """The cost theta^2 already charged for the run's predecessors, whose rounds the run's account contains too."""
 
@@ -243,8 +244,8 @@ class PlannedRun:
     ) -> "PlannedRun":
         """Return the planned charge of a run; raise `BudgetExceeded` if the ledger's budget does not cover it.
 
-        The ledger is created with the epsilon `limit` if missing.  `budget` is the run's own.  Raise InputError if its
-        epsilon is None, because the run has no epsilon or does not stop at one.
+        If the ledger is missing, it is created with the epsilon `limit` as its budget.  `budget` is the budget of the
+        run.  Raise InputError if the run's budget has the epsilon None, which means that the run never stops.
         """
         if budget.epsilon is None:
             raise InputError(
@@ -259,7 +260,7 @@ class PlannedRun:
 
     @classmethod
     def resume(cls, run: Path) -> "PlannedRun | None":
-        """Return the planned charge of a resumed run; None if it is charged to no ledger of a data set."""
+        """Return the planned charge of a run that is resumed; None if no ledger of a data set charges the run."""
         path = find_data_ledger(run)
         if path is None:
             return None
@@ -285,7 +286,7 @@ class PlannedRun:
 
 
 def _beyond(theta_squared: float, covered: float) -> float:
-    """Return the cost `theta_squared` less `covered`, but always above 0, because every run has a charge."""
+    """Return `theta_squared` - `covered`, at least 2^-40 `theta_squared`, because a charge of 0 is invalid."""
     return max(theta_squared - covered, 2.0**-40 * theta_squared)
 
 

@@ -4,12 +4,13 @@ A line is a JSON object.  Its field `previous` is the SHA-256 of the line before
 which is the hash of the manifest.  Its last field `check` is the SHA-256 of the rest of the line, so that an alteration
 of the last line is detected too.
 
-The clients whose input may be in an opened sum pay for a round:
+A round is paid for by the clients whose input may be in a sum that the server has unmasked:
 
-- for a reserved round, all of its clients U, because the ledger does not know for which survivors U3 the server sent an
-  unmask request; with open arrival, all clients that came;
-- for a completed round, the clients in U3 of at least one chunk; each pays for all chunks.  The input of a client
-  outside U3 stays hidden by its self-mask, even if the upload came late: no honest client gives a share of that mask.
+- A reserved round is paid for by all of its clients U (with open arrival, by all clients that came), because the ledger
+  does not know for which survivors U3 the server sent an unmask request.
+- A completed round is paid for by the clients in U3 of at least one chunk.  Each of them pays for all chunks.  The
+  input of a client that is not in U3 stays hidden by the client's self-mask, even if its upload came late, because no
+  honest client gives the server a share of that mask.
 
 Dropout that depends on a client's data is outside the guarantee.
 """
@@ -266,7 +267,7 @@ def check_known_dropouts(charge: Charge, chunk: int, outcome: ChunkOutcome) -> N
 def check_outcome(charge: Charge, run: bytes, chunk: int, outcome: ChunkOutcome) -> None:
     """Raise InputError unless the variances of a chunk follow from its noise plan and its survivors.
 
-    The variance left may be larger than plan and survivors say, because some excess noise could not be removed.
+    The variance `left` may be larger than plan and survivors give, because some excess noise could not be removed.
     """
     gone, plan = set(outcome.dropped), charge.plans[chunk]
     survivors = [u for u in charge.clients if u not in gone]

@@ -81,9 +81,9 @@ class Ledger:
 
     @classmethod
     def succeed(cls, earlier: "Ledger", path: Path, run: bytes, budget: Budget) -> "Ledger":
-        """Create the ledger of a successor run as a copy of the earlier ledger, to which a last line is added first.
+        """End the earlier ledger with a line that names the successor run; create the successor's ledger as a copy.
 
-        The last line names the successor; after it the earlier ledger takes no more lines.
+        After that line the earlier ledger takes no more lines; the copy takes the lines of the successor.
         """
         check_run_id(run)
         check_client_unit(budget)
@@ -103,8 +103,8 @@ class Ledger:
     def check_budget(self, charge: Charge) -> None:
         """Raise `BudgetExceeded` if a round would take one of its clients beyond the budget.
 
-        The cost is that of the least noise with which the round can end: after the dropouts in `charge` where they are
-        known, otherwise after up to T dropouts.  A round that is in the ledger with the same charge is accepted.
+        The cost is computed for the least noise with which the round can end (`Account.check_budget`).  A round that is
+        in the ledger with the same charge is accepted.
         """
         with self._locked() as (account, _):
             known = account.rounds.get(charge.index)
@@ -114,8 +114,8 @@ class Ledger:
     def record_owner_charges(self, index: int, clients: Iterable[int], cost: RoundCost) -> None:
         """Record durably, before the first upload request, the cost that the owners of these clients may count.
 
-        With open arrival this is called for every client that comes.  To be fast it verifies only the last line of the
-        file as it was read before, and the lines after it; `reserve` verifies all lines before the disclosure.
+        With open arrival this is called for every client that comes, so it must be fast.  It verifies only the last
+        line that was read before, and newer lines.  Before the disclosure `reserve` verifies all lines.
         """
         known = None if cost.theta_squared == math.inf else cost.theta_squared
         charge = OwnerCharge(tuple(sorted(clients)), known, cost.distance)
@@ -235,7 +235,7 @@ class _LedgerReader:
         return self.heads[-1]
 
     def read(self, data: bytes) -> Account:
-        """Apply the lines added since the last call and return the account; raise LedgerDamaged if others changed."""
+        """Apply the lines added since the last call, and return the account; old lines must be unchanged."""
         if hashlib.sha256(data[: self._size]).digest() != self._hash.digest():
             raise LedgerDamaged(_CHANGED)
         return self._read_lines(data[self._size :])
@@ -347,7 +347,7 @@ def check_run(account: Account, run: bytes | None) -> None:
 
 
 def check_client_unit(budget: Budget) -> None:
-    """Raise InputError for a successor of a run that protects records: its plan of sampled events is for one run."""
+    """Raise InputError if the unit of privacy is the record: events are planned for one run, without a successor."""
     if budget.records is not None:
         raise InputError("a run whose unit of privacy is a record has no successor: start a new run")
 

@@ -1,8 +1,9 @@
 """The receipt of a round: the evidence about it that server, clients and auditors keep.
 
 It has the agreed parameters, the survivors with the quorum's signatures, the noise planned and charged, the epsilon
-spent so far, and the head of the privacy ledger, which is the hash of its last line after the round: a ledger without
-this line was cut.  Every receipt states the hash of the receipt before it, so that the last receipt commits to all.
+spent so far, and the head of the privacy ledger, which is the hash of its last line after the round.  If the ledger no
+longer has this line, lines were removed.  Every receipt states the hash of the receipt before it, so that the last
+receipt commits to all.
 """
 
 import hashlib
@@ -69,7 +70,7 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         previous: str,
         arrived: Collection[int] = (),
     ) -> "Receipt":
-        """Return the receipt of a finished round; `arrived` has the round's clients if the parameters list none."""
+        """Return the receipt of a finished round; `arrived` has the clients of a round with open arrival."""
         return cls(
             run=parameters.run.hex(),
             index=parameters.index,
@@ -154,7 +155,7 @@ def last_digest(directory: Path, open_round: int | None = None) -> str:
 
 
 def check_chain(receipts: Mapping[int, Receipt]) -> None:
-    """Raise LedgerDamaged if a receipt was replaced, added or removed: each states the hash of the one before it."""
+    """Raise LedgerDamaged unless every receipt states the hash of the receipt before it; the first states `FIRST`."""
     previous = FIRST
     for index, receipt in sorted(receipts.items()):
         if receipt.previous != previous:

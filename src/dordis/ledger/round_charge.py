@@ -3,12 +3,12 @@
 A round is charged before its first unmask request, at the least noise that its parameters allow.  Every cost can be
 recomputed without the code of the mechanism.  The cost of Skellam noise, the protocol's own, follows from sensitivity,
 length and variance.  For another mechanism the ledger stores a price list: the cost for each noise variance that up to
-T dropouts can leave; with more dropouts a round has no output.  This is the variance of the noise that the protocol
-adds, or of noise that clients add outside the protocol; then the scheme is `orig`.  If there is no such noise, as with
-the Gaussian baselines, the list has one price, which must hold for any dropouts.
+T dropouts can leave; with more dropouts a round has no output.  The noise is either added by the protocol, or in even
+shares (scheme `orig`) by the mechanism of each client, before the protocol runs.  The Gaussian baselines add noise in
+neither way, so their list has one price, which must hold for any dropouts.
 
 The samplers of Skellam and discrete Gaussian noise deviate slightly from their laws; this distance is charged.  Other
-noise is charged as its mechanism states: the Gaussian baselines as if floats were real numbers.
+noise is charged as its mechanism states.  The Gaussian baselines are charged as if floats were real numbers.
 """
 
 import math
@@ -79,8 +79,8 @@ class NoisySum(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
     `l2_squared` and `l1` are Delta2^2 and Delta1, the sensitivities in the norms L2 (squared) and L1, in integer units.
     `variance` is the variance of the noise that counts for privacy.
-    `mechanism` is None for Skellam noise, the protocol's own.  If `brought`, clients add the noise outside the
-    protocol, so that the protocol's outputs do not include this noise.
+    `mechanism` is None for Skellam noise, the protocol's own.  `brought` says that each client's mechanism adds the
+    noise to the input before the protocol runs; then the variances in the protocol's outputs do not count this noise.
     """
 
     l2_squared: int
@@ -116,7 +116,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     A chunk whose survivors are not fixed yet is charged at the least noise that up to T dropouts leave.  The update and
     every further release are charged.  `failure` is the chance that the round's graph is insecure or that the round has
-    more than T_C colluders.  `fraction` and `reserve` are those of `NoisePlan`.
+    more than T_C colluders.  `fraction` and `reserve` are fields of the `NoisePlan` of every chunk.
     """
 
     index: int
@@ -133,7 +133,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     dropped: tuple[int | None, ...] = ()
     """Number of dropouts of each chunk, None if its survivors were not fixed at the charge; empty if all are None."""
     n_max: int = 0
-    """With open arrival, the largest number of clients in a sum, while `clients` are those that came; otherwise 0."""
+    """With open arrival, the largest number of clients in a sum; `clients` has the clients that came.  Otherwise 0."""
 
     @classmethod
     def from_parameters(
@@ -146,7 +146,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     ) -> "Charge":
         """Return the charge of a round from its parameters.
 
-        `releases` has each sum's sensitivity and chunks, by default those of the parameters.  A third party's
+        `releases` has each sum's sensitivity and chunks, by default the releases in the parameters.  A third party's
         `mechanism` must be given; its price list is for the first sum, the update.
         """
         priced = priced_mechanism(parameters, mechanism)
@@ -181,7 +181,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         return self.n_max or len(self.clients)
 
     def after_dropouts(self, dropped: Mapping[int, int]) -> "Charge":
-        """Return this charge with known dropouts: `dropped` has their number, for some chunks."""
+        """Return this charge with known dropouts: `dropped` has the number of dropouts of chunks where it is known."""
         known = tuple(dropped.get(chunk) for chunk in range(len(self.variances)))
         charge = msgspec.structs.replace(self, dropped=known)
         releases = (msgspec.structs.replace(one, variance=charge.least_variance(one.chunks)) for one in self.releases)
@@ -221,7 +221,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     @property
     def noise_added_by_clients(self) -> NoisePlan | None:
-        """Return the plan of noise that clients add outside the protocol; None if they add none."""
+        """Return the plan of the noise that clients' mechanisms add before the protocol runs; None if there is none."""
         return self.plans[0] if self.releases[0].brought else None
 
 
@@ -286,7 +286,7 @@ def priced_mechanism(parameters: Parameters, given: Mechanism | None = None) -> 
 
 
 def noise_plans(parameters: Parameters, priced: Mechanism | None) -> tuple[NoisePlan, ...]:
-    """Return the noise plan of each chunk: of the protocol's noise, or of noise that clients add outside it."""
+    """Return the noise plan of each chunk: of the protocol's noise, or of the shares that clients' mechanisms add."""
     if priced is None or not priced.share:
         return parameters.plans
     if parameters.encoding.further_releases:

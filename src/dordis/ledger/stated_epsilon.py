@@ -2,8 +2,8 @@
 
 The epsilon spent may be stated if all planned rounds took place, or if the budget refused the next round: then the end
 of the run did not depend on its results.  In all other cases the budget is stated.  A successor states at least the
-budget of every predecessor: otherwise a successor with a small budget could hide that the run before it was stopped
-because of its results.
+budget of every predecessor.  Without this rule a successor with a small budget could hide that its predecessor was
+stopped because of the predecessor's results.
 """
 
 from collections import Counter
@@ -81,7 +81,7 @@ def _basis(account: Account, manifest: Manifest | None, recorded: int) -> Basis:
 
 
 def predecessor_budgets(account: Account, manifest: Manifest | None) -> list[Budget]:
-    """Return the budgets of all predecessors in the ledger, and the largest of them as the manifest states it."""
+    """Return the budgets of all predecessors in the ledger, and the budget of predecessors that the manifest states."""
     budgets = [one.budget for one in account.lineage() if one is not account and one.budget.epsilon is not None]
     before = None if manifest is None else manifest.predecessor
     if before is not None and before.budget is not None:
@@ -129,7 +129,7 @@ def _noise_law(charge: Charge) -> tuple[object, ...]:
 
 
 def _planned_epsilon(charge: Charge, account: Account, cap: int) -> float:
-    """Return the epsilon of `cap` rounds that each cost what this one costs without dropout."""
+    """Return the epsilon of `cap` rounds, each at the cost of the round in `charge` without dropout."""
     left = account.budget.delta - float(account.failure(charge))
     costs = Counter({cost: cap * times for cost, times in Counter(charge.without_dropout.costs()).items()})
     return account.compose(frozenset(costs.items()), left)

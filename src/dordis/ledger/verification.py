@@ -115,7 +115,7 @@ def verify_receipt(receipt: Receipt, keys: Mapping[ClientId, bytes] | None = Non
 
 
 def builtin_protocol(name: str) -> SummingProtocol:
-    """Return a protocol of dordis by name; raise InputError for others, because a receipt must not make code load."""
+    """Return a protocol of dordis by name; raise InputError for others: a receipt must not load code."""
     if name not in SUMMING:
         raise InputError(
             f"the receipt names the protocol '{name[:80]}', which does not come with dordis: its authors have to "
@@ -207,7 +207,7 @@ def _terms(charge: Charge) -> tuple[object, ...]:
 
 
 def check_epsilon(receipt: Receipt, account: Account) -> None:
-    """Raise LedgerDamaged unless the epsilon in a receipt is the one that the ledger gives after that round."""
+    """Raise LedgerDamaged unless the epsilon in a receipt is the epsilon that the ledger gives after that round."""
     if receipt.epsilon is None or not is_close(receipt.epsilon, account.epsilon_after(receipt.index)):
         raise LedgerDamaged(
             f"the receipt of round index {receipt.index} states the epsilon {receipt.epsilon}, and the ledger gives "
@@ -330,6 +330,6 @@ def check_model(run: StoredRun) -> None:
 
 
 def check_last(run: StoredRun) -> None:
-    """Raise LedgerDamaged if there is a model, and it is not the model after the last recorded round."""
+    """Raise LedgerDamaged if the stored model is not the model after the last recorded round."""
     if run.rounds and run.rounds[-1] != run.last and (run.path / MODEL).exists():
         raise LedgerDamaged(f"the {MODEL} of the run at {run.path} is not the one after its last round: restore it")

@@ -30,7 +30,7 @@ PASSES = 50
 EXACT = 1e-6
 """The fit raises smaller relative deviations to this value.
 
-A relative deviation is a deviation divided by the duration, or by this part of the longest duration if that is more.
+A relative deviation is a deviation divided by the duration, or by `EXACT` times the longest duration if this is more.
 """
 INSTANT = 1e-9
 """Least duration in seconds in the fit: deviations from a shorter duration are divided by this one."""
@@ -189,9 +189,10 @@ CONFIDENT = 3
 AGAIN = 8
 """Interval, in rounds, at which another number of chunks is tried again."""
 WORTH = 1.25
-"""A number of chunks whose expected time is longer than the best by more than this factor is not tried again.
+"""A number of chunks is not tried again if its expected time is above the shortest expected time times this factor.
 
-Until it was tried `CONFIDENT` times, its expected time is the predicted one: one straggler does not rule it out."""
+Until the number was tried `CONFIDENT` times, its expected time is predicted, so that one straggler does not rule it
+out."""
 EQUAL = 1.03
 """Times within this factor count as equal; then fewer chunks are better, because each chunk needs keys and memory."""
 
@@ -276,9 +277,10 @@ class AutoChunks(msgspec.Struct, frozen=True):
         return {m: tried.count(m) for m in tried}
 
     def _find_untried(self, dim: int, rungs: Sequence[int]) -> int | None:
-        """Return the next untried number of chunks; None if all are tried, or the last try was not the fastest.
+        """Return the next untried number of chunks; None if no further number is worth trying.
 
-        The first `RUNGS` numbers are always tried, later ones while more chunks are faster.
+        The first `RUNGS` numbers are always tried.  A later number is tried only if the number before it was the
+        fastest so far.
         """
         measured = self._measured_seconds(dim)
         for place, m in enumerate(rungs):

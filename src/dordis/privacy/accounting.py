@@ -223,7 +223,7 @@ def guarantee(event: Event, delta: float, orders: Sequence[int] = ORDERS, distan
 
 
 def _smaller_divergences(event: Event) -> Floats:
-    """Return Renyi divergences at `ORDERS`, summed over releases: of each the smaller bound, by noise or by theta^2."""
+    """Return the sum of all releases' Renyi divergences: for each, the smaller of the noise's and theta^2's bounds."""
     match event:
         case Repeated(inner, count):
             return _smaller_divergences(inner) * count

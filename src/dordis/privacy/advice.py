@@ -19,7 +19,8 @@ from dordis.privacy.planning import XNOISE, Plan
 from dordis.privacy.xnoise_components import Scheme
 
 NOTHING, EQUAL, ENOUGH = 0.1, 1.0, 10.0
-"""Signal-to-noise ratios of a run: below NOTHING almost nothing is learnt, above ENOUGH the noise costs little."""
+"""Signal-to-noise ratios of a run: below NOTHING almost nothing is learnt, at EQUAL signal and noise have equal norms,
+and above ENOUGH the noise costs little."""
 LARGEST_COHORT = 1000
 """Largest number of clients a round that `advise` recommends; a configuration may set a larger one."""
 MORE_ROUNDS = 4

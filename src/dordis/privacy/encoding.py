@@ -39,7 +39,8 @@ Reals = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 Entropy = Callable[[int], bytes]
 
 MOST_DRAWS = 200
-"""Number of random roundings to try: one exceeds the norm bound with probability exp(-1/2) at most, all with 10^-43."""
+"""Number of random roundings to try.  Each exceeds the norm bound with a probability of at most exp(-1/2), and all of
+them with a probability of at most 10^-43."""
 ROTATION, PROJECTION = b"dordis/v1/rotation", b"dordis/v1/projection"
 """Labels under which keystreams are derived from the public seed of a round, one for each use."""
 STOCHASTIC, NEAREST = "stochastic", "nearest"
@@ -155,8 +156,8 @@ def encode(
     """Return an update, clipped to norm `clip` in real units, as a vector over the ring, without noise.
 
     The rotation comes from the public seed of the round, the rounding from the client's own entropy.  The squared
-    norm of the integer vector never exceeds `bound`: a random rounding that exceeds it is drawn again as a whole, and
-    before rounding to the nearest the vector is shrunk.
+    norm of the integer vector never exceeds `bound`.  A random rounding that exceeds `bound` is drawn again as a whole.
+    A vector that is rounded to the nearest integers is shrunk until its rounding keeps to `bound`.
     """
     turned = rotate_update(update, grid, public_seed, clip)
     # Folding and floating point may have made the vector longer than the clip bound: clip it again.
@@ -183,13 +184,13 @@ def choose_rounding(grid: Grid, clip: float) -> str:
 
 
 def is_rounded_to_nearest(turned: Reals, scale: float, grid: Grid, clip: float) -> bool:
-    """Tell whether a rotated update is rounded to the nearest: not if its norm is small, because it would become 0."""
+    """Tell whether a rotated update is rounded to the nearest: not if its norm is so small that it would become 0."""
     large = scale * norm(turned) >= scaling.SMALL * math.sqrt(grid.padded)
     return large and choose_rounding(grid, clip) == NEAREST
 
 
 def rotate_update(update: Reals, grid: Grid, public_seed: bytes, clip: float = math.inf) -> Reals:
-    """Return the update clipped, folded, dealt to blocks and rotated, in real units; folding may make it longer."""
+    """Return the update clipped, folded, dealt to blocks and rotated, in real units; folding may increase its norm."""
     x = check_update(update, grid)
     dealt = grid.deal(*fold_update(x, grid, public_seed, clip_factor(x, clip)))
     hadamard.rotate(dealt, grid.block, draw_signs(public_seed, 0, grid.padded))
@@ -199,7 +200,7 @@ def rotate_update(update: Reals, grid: Grid, public_seed: bytes, clip: float = m
 def fold_update(x: Reals, grid: Grid, public_seed: bytes, factor: float = 1.0) -> tuple[Reals, float]:
     """Return a vector, and the factor by which the caller must still multiply it.
 
-    These are the folded update, multiplied by `factor`, and 1; without buckets they are `x` and `factor`.
+    If the grid has buckets, return the folded update, multiplied by `factor`, and 1; otherwise `x` and `factor`.
     """
     if not grid.buckets:
         return x, factor

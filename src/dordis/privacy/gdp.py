@@ -20,7 +20,7 @@ from dordis.errors import InputError
 MARGIN = 1e-10
 """The relative amount by which `delta` is raised."""
 LEAST_DELTA, LEAST_EPSILON, LARGEST_EPSILON, LARGEST_THETA_SQUARED = 1e-300, 1e-30, 700.0, 1e9
-# To stay within the budget, `epsilon` aims at a delta that is lower by this fraction, and `theta_budget` by twice it.
+# To stay within the budget, `epsilon` aims at a delta lower by this fraction, `theta_budget` by twice this fraction.
 _AIM = 1e-10
 _QUARTILE = 0.6745  # for delta <= 1/2, epsilon >= theta^2 / 2 - _QUARTILE theta
 _STEP = 0.125
@@ -72,7 +72,7 @@ def delta(epsilon: float, theta_squared: float) -> float:
     return min(1.0, (1 + MARGIN) * max(exact, sys.float_info.min))
 
 
-@lru_cache(maxsize=1 << 10)  # the same cost is checked, charged, recorded and reported
+@lru_cache(maxsize=1 << 10)  # cached, because the same cost is checked, charged and reported
 def epsilon(theta_squared: float, delta: float, distance: float = 0.0) -> float:
     """Return the epsilon of theta-GDP at `delta`; infinity if none is proved.
 

@@ -33,7 +33,7 @@ class Plan:
 
     *Central* noise is the noise that epsilon is computed from; `variance` is its variance sigma*^2, a multiple of 2^-20
     in integer units.  `further` are the releases of every round in addition to the update.  `records` is the encoding
-    of sampled records if these are the unit of privacy.
+    of sampled records if records are the unit of privacy.
     """
 
     setting: Setting
@@ -170,7 +170,8 @@ def plan_for_cost(setting: Setting, allowance: float) -> Plan:
 def _record_plan(setting: Setting, sampled: RecordSampling, allowance: float) -> Plan:
     """Return the plan with records as the unit of privacy.
 
-    The scale is such that rounding errors are negligible, or smaller if the sampler cannot draw so much noise.
+    The scale makes rounding errors negligible.  If the sampler cannot draw the noise that this scale needs, the scale
+    is halved until it can.
     """
     largest = setting.ring(MOST_BITS).largest
     wanted, part = fine_scaled_clip(setting.padded), allowance * (1 - setting.share)
@@ -202,9 +203,10 @@ def _record_plan(setting: Setting, sampled: RecordSampling, allowance: float) ->
 
 
 def record_scale(setting: Setting, sampled: RecordSampling, variance: Callable[[float], float]) -> float:
-    """Return an s c, the scale times the clip bound, at which sums of records and their noise fit 32 bits.
+    """Return s c, the scale times the clip bound, for sums of records that fit 32 bits together with their noise.
 
-    `variance` returns the variance of the noise in integer units for an s c.  Raise InputError if there is no such s c.
+    The scale makes rounding errors negligible, and is halved until the sums fit.  `variance` returns the variance of
+    the noise in integer units for a given s c.  Raise InputError if no scale fits.
     """
     wanted = fine_scaled_clip(setting.padded)
     while True:

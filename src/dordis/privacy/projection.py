@@ -29,7 +29,7 @@ TAU = 0.04
 The error of a sum then has a standard deviation that is 2 % larger than that of the noise alone.
 """
 KNOWN_TAU = 0.2
-"""The same quotient if the alignment of the updates was estimated; the standard deviation is then 10 % larger."""
+"""Like `TAU`, if the alignment of updates was estimated from earlier rounds; the standard deviation is 10 % larger."""
 CONFIDENCE = 3.0
 """The upper confidence bound on the alignment lies this many standard deviations above the estimate."""
 REMEMBERED = 10

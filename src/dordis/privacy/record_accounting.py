@@ -25,7 +25,8 @@ from dordis.privacy import accounting, gdp
 WORD = 2**32
 """The sampling probability p is a multiple of 2^-32: a record is sampled if a uniform 32-bit word is below p 2^32."""
 BETA, OVERFULL = 2.0**-60, 2.0**-80
-"""Bounds on two probabilities, for one client in one event: rounding exceeds its bound; a sample exceeds its cap."""
+"""Bounds on two probabilities, for one client in one event: BETA, that a rounded sum exceeds its norm bound; OVERFULL,
+that a sample exceeds its cap."""
 LEAST_DELTA = 1e-10
 """Least delta with records as the unit of privacy: below it, errors of the numerical composition would matter."""
 LEAST_RETRIES, RETRIES = 2, 0.02

@@ -163,14 +163,14 @@ class Ring:
 
     @property
     def capacity(self) -> float:
-        """Return the largest variance of signal and noise of a coordinate that fits the ring with rounding errors."""
+        """Return the largest variance of a coordinate's signal plus noise that, with rounding errors, fits the ring."""
         return 4.0**self.bits / (4 * self.headroom**2) - self.clients / 4
 
     @property
     def signal(self) -> float:
         """Return the largest variance of a coordinate of the sum without noise at scale 1.
 
-        It is that of equal updates whose whole norm lies in one block.
+        Updates reach this variance if they are equal and their whole norm lies in one block.
         """
         return (self.clip * self.clients) ** 2 / self.block
 

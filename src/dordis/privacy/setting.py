@@ -35,7 +35,7 @@ class Setting:
     without, from `dordis.privacy.gdp`.  `failure` is the probability that the graph or the selection fails in some
     round of the run; it is taken off delta.  `buckets` is the length to which updates are folded
     (`dordis.privacy.projection`), or 0 if they are not folded.  `sparse` says whether clients share masks on a sparse
-    graph, as in SecAgg+.
+    graph, as in SecAgg+.  `records` says how records are sampled, if they are the unit of privacy.
 
     Fields that are None have these defaults: `bits`, as many as are useful; `delta`, min{N^-1.1, 10^-5}; `threshold`,
     `default_threshold`; `tolerance`, see the property `T`; `reserve`, the tolerance.
@@ -147,7 +147,7 @@ class Setting:
         return scaling.padded_length(self.summed_dim, self.block)
 
     def reserve_for(self, clients: int, tolerance: int) -> int:
-        """Return the `reserve` of a round of `clients` clients, such that it costs a client no more than planned."""
+        """Return the `reserve` at which a round with these numbers costs a client no more than planned."""
         beyond = (self.reserve or 0) - self.T
         if beyond <= 0:
             return 0

@@ -1,4 +1,4 @@
-"""Skellam noise from a seed: every platform draws the same integers, from any sample on (noise format, version 1).
+"""Skellam noise from a seed: every platform draws the same integers (noise format, version 1).
 
 The noise of a variance v is drawn from a table of integers: the Skellam pmf as masses P[x] of 128 bits, divided into
 65,536 *cells* of equal mass, most of which give a sample by one look-up (docs/wire.md, section Noise).  Nothing here is
@@ -9,9 +9,9 @@ is `support_bound(v)`.
 *Nodes* are the multiples H w of a width w = 2^k.  The *hat* of a node is a triangle of mass that falls to 0 at the two
 neighbouring nodes; the node has one cell for each 2^-16 of this mass.  The *residual* is the pmf minus all hats.
 Sample i takes its cell, and so its node, from bytes 2i and 2i + 1 of one keystream.  It takes its distance from the
-node, under the hat, from the same bytes of a second keystream.  The cells after those of the last node *escape*: their
-samples are drawn by exact inversion of the residual, each with a 16-byte block of a third keystream.  The time of a
-look-up may depend on the sample.
+node, under the hat, from the same bytes of a second keystream.  So drawing can start at any sample.  The cells after
+the last node's cells *escape*: their samples are drawn by exact inversion of the residual, each with a 16-byte block of
+a third keystream.  The time of a look-up may depend on the sample.
 """
 
 import hashlib

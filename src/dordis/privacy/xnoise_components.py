@@ -157,9 +157,9 @@ class NoisePlan:
     def charged_variance(self, survivors: Collection[int], context: bytes) -> Fraction:
         """Return the variance that privacy may count on: the noise left in the sum, without the T_C largest parts.
 
-        T_C survivors may be colluders, so the noise of those that leave most does not count.  A due component counts as
-        removed even if the server could not remove it: from t - 1 answers, one fewer than the threshold, and from the
-        colluders' shares the server may still rebuild the seed.
+        T_C survivors may be colluders, so the noise of the T_C survivors that leave most noise does not count.  A due
+        component counts as removed even if the server could not remove it: from t - 1 answers, one fewer than the
+        threshold, and from the colluders' shares the server may still rebuild the seed.
         """
         return self._kept_and_charged(survivors, context)[1]
 

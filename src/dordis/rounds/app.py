@@ -42,7 +42,7 @@ def told_number(said: int, index: int) -> int:
     """Return the round number that a client's application sees: `index` + 1, whatever number the server said.
 
     All clients agree on the index.  If the server told each client a number of its own, and the application used it,
-    say for a decaying learning rate, the server could make all updates vanish but one.
+    say for a decaying learning rate, the server could make the updates of all clients but one vanish.
     """
     return index + 1
 
@@ -143,7 +143,7 @@ class AppServer(ABC):
         """Return the result of the run for its caller: a trained model, a mean."""
         return None
 
-    def export(self, directory: Path) -> None:  # noqa: B027  most applications have their checkpoint only
+    def export(self, directory: Path) -> None:  # noqa: B027  most applications store only a checkpoint
         """Write the result into the directory of the run, in a format that other programs read."""
 
     def state(self) -> State:
@@ -155,7 +155,7 @@ class AppServer(ABC):
 
 
 def check_keeps_state(app: AppServer, rounds: int) -> None:
-    """Raise InputError if an application has finished rounds but stores no state: it would restart from round 0."""
+    """Raise InputError if an application has finished rounds but stores no state: a restart would undo its rounds."""
     kind = type(app)
     if rounds and kind.state is AppServer.state:
         raise InputError(
@@ -179,7 +179,7 @@ class AppForm:
 
     @classmethod
     def from_server(cls, app: AppServer) -> "AppForm":
-        """Return number type and lengths from the application's server class, which a client has installed too."""
+        """Return number type and lengths of an application; a client constructs `app` from its own installation."""
         return cls(app.dtype, frozenset(app.model_lengths), frozenset(app.dims))
 
 

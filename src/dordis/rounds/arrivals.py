@@ -1,4 +1,4 @@
-"""Contributions to rounds with open arrival: the server stores and counts each before it acknowledges it.
+"""Contributions to rounds with open arrival: the server stores and counts each contribution before acknowledging it.
 
 A *contribution* is the one message in which an arriving client sends its input to the sum.  A server that restarts
 during a round continues with the stored contributions and admits more.

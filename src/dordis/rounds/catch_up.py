@@ -55,7 +55,7 @@ class Event(msgspec.Struct, frozen=True, tag=True):
 class Invited(Event, frozen=True):
     """The owner consented to an invitation; `machine` is a random id of the machine on which the client takes part.
 
-    The owner counts the participation for this machine, and refuses the same round on another one.
+    The owner counts the participation for this machine, and refuses the same round on another machine.
     """
 
     invite: Invite
@@ -99,7 +99,7 @@ def missed_sum(number: int, parameters: Parameters, sums: Sequence[Dispatch]) ->
 class RecentSums:
     """The delivered sums of a run's last rounds, which the server sends to clients that missed them.
 
-    The oldest sums are dropped until all together are shorter than the model and are at most `MOST_REPLAYS`.
+    The oldest sums are dropped until the rest, at most `MOST_REPLAYS` sums, are together shorter than the model.
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class RecentSums:
     def keep(self, number: int, parameters: Parameters, sums: Sequence[Dispatch | None]) -> None:
         """Store the sum of a round, given by chunk; if a chunk was not delivered (None), drop all stored sums.
 
-        Replay needs the sum of every round, so it could not pass the gap.
+        Replay applies the sums of all missed rounds in order, so older sums are useless once one is missing.
         """
         delivered = [s for s in sums if s is not None]
         if len(delivered) < len(sums):
@@ -160,10 +160,10 @@ class ModelCatchUp:
         self._count = self._size = 0
 
     def take(self, request: SendSum) -> ModelBytes | None:
-        """Return the model after one more sum, or None if it cannot be computed.
+        """Apply one more missed sum, and return the resulting model; None if it cannot be computed.
 
-        A sum that does not belong to the model reached so far changes nothing.  Raise UnexpectedRequest if the sum is
-        not of an earlier round of the run, or if the sums so far are too many or not shorter than the model.
+        A sum of a round that did not start from the model reached so far changes nothing.  Raise UnexpectedRequest if
+        the sum is not of an earlier round of the run, or if the sums so far are too many or not shorter than the model.
         """
         invite, parameters = self._invited.invite, request.parameters
         check_missed(invite, parameters)
@@ -242,7 +242,7 @@ class ModelIntake:
         self._pieces, self._count = bytearray(), 0
 
     def recall(self, piece: SendModel) -> None:
-        """Add a piece of the model that was stored in the journal before a restart."""
+        """Add a piece of the model that is in the journal; a restarted client calls this for all of them, in order."""
         self._count += 1
         self._pieces += piece.data
 
@@ -266,9 +266,9 @@ class ModelIntake:
         return PieceReceived(start)
 
     def replay(self, request: SendSum) -> SumUsed:
-        """Apply a missed sum to the last model, and return the digest of the result, empty if there is none.
+        """Apply a missed sum, and return the digest of the resulting model; it is empty if no model can be computed.
 
-        The result is cached if it has the digest in the invitation.
+        The resulting model is cached if it has the digest in the invitation.
         """
         followed = self._follower.take(request)
         if followed is None:
@@ -306,7 +306,7 @@ class ModelIntake:
 
 
 def check_pieces(invite: Invite, count: int) -> None:
-    """Raise UnexpectedRequest if `count` pieces are too many for the model's length: each is written to the journal."""
+    """Raise UnexpectedRequest if `count` pieces are too many for the model's length: the journal stores every piece."""
     most = FEW_PIECES + invite.model_bytes // SMALLEST_PIECE
     if count > most:
         raise UnexpectedRequest(f"piece {count} of a model of {invite.model_bytes} bytes, which may have {most} pieces")

@@ -38,7 +38,7 @@ from dordis.rounds.user_code import Prepared, StopOnFailure, UserCode, prepare, 
 
 MACHINE_BYTES = 32
 EARLY = (SendModel, SendSum, Train, Opening)
-"""Requests that a client accepts after an invitation; `Opening`, which has the parameters, is the last of them."""
+"""Requests that a client accepts between the invitation and the summing protocol, which `Opening` begins."""
 
 
 class Client:
@@ -47,8 +47,8 @@ class Client:
     `mechanism` is a third party's class, installed by the owner; no server can make a client load one.  `user_code`
     decides what a failure of the application does: stop the run (`StopOnFailure`, the default), or give a zero update
     and tell the owner (`ZeroOnFailure`, for deployments).  With a `form` the client refuses invitations with models or
-    updates of other lengths.  With `sums_at_opening` the client sums record gradients when the parameters arrive, not
-    at training: sums are not stored, and its process may end between the two.
+    updates of other lengths.  With `sums_at_opening` the client sums gradients of records not at `Train`, but when the
+    parameters arrive: such a sum is not stored, and the client's process may end between these two requests.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class ClientRound:
 
     @classmethod
     def restored(cls, client: Client, journal: Journal) -> "ClientRound":
-        """Return the round in a journal as it was when the process stopped; answers not in it are computed anew."""
+        """Return the round in a journal as it was when the process stopped; answers that it lacks are computed anew."""
         invited, *events = journal.events(client.events)
         restored = cls(client, journal, invited)
         for event in events:
@@ -313,7 +313,7 @@ class ClientRound:
         return parameters.once(("encoding", dim, kind), lambda: DistributedDP.from_parameters(parameters, dim, kind))
 
     def encode(self, private: DistributedDP) -> Vector:
-        """Return the update, clipped and encoded by the parameters, and forget it; if that fails, a zero update."""
+        """Return the update, clipped and encoded by the parameters, and forget it; if encoding fails, a zero update."""
         if isinstance(self._update, RecordSum):
             summed, self._update, self._parameters = self._update, None, private.parameters
             return private.encode_records(summed.total, {CLIPPING_BIT: summed.below}, self._client.entropy)

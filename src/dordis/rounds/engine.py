@@ -1,7 +1,9 @@
-"""The engine, which runs rounds on the server with any summing protocol.
+"""The engine of the server: it runs rounds with any summing protocol.
 
-The engine invites clients, runs the set-up, sums the chunks, and decodes and delivers the sum.  The exchange knows
-where the clients are; the pipeline executor decides when each step runs.
+A round has two parts.  `RoundEngine.gather` invites clients, sends them the model and lets them train.  Then
+`RoundEngine.sum` runs the set-up of the summing protocol once, and sums, decodes and delivers every chunk.  The engine
+sends no messages itself: an exchange carries them to the clients, in this process or over a network.  The executor of
+the pipeline (`pipeline.executor`) decides when each step of a chunk runs.
 """
 
 import asyncio
@@ -135,7 +137,7 @@ class Gathered:
 
 
 class RoundRunner(Protocol):
-    """The interface of objects that run rounds: `RoundEngine`, or `simulation.ideal.IdealRounds`, without messages."""
+    """The interface of objects that run rounds: `RoundEngine`, or `simulation.ideal.IdealRounds` (no messages)."""
 
     def available(self, index: int) -> Collection[ClientId]:
         """Return the clients that can be invited to the round with this index."""
@@ -237,9 +239,9 @@ class RoundServer(PrivateServer):
 class RoundEngine:
     """Runs rounds over an exchange; `run` runs coroutines, and `compute` runs the server's computations.
 
-    `execute` orders the steps of several chunks; `vectors` computes on the server's vectors.  If not `delivers`, sums
-    are delivered to nobody, because clients get them in another way.  With open arrival, a round is closed at
-    `close_at` contributions.
+    `execute` orders the steps of several chunks; `vectors` computes on the server's vectors.  If `delivers` is
+    False, the engine delivers sums to nobody, because clients get them in another way.  With open arrival, a round is
+    closed at `close_at` contributions.
     """
 
     def __init__(
@@ -273,7 +275,7 @@ class RoundEngine:
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
         """Invite clients, send them the model or missed sums as needed, let them train, and return the ready clients.
 
-        If clients arrive during the round instead (open arrival), only ask the helpers for their introductions.
+        With open arrival no client is invited beforehand: only ask the helpers for their introductions.
         """
         self.recent_sums.begin(invitation.invite)
         if not self._protocol.has_cohort:
@@ -329,7 +331,7 @@ class RoundEngine:
         )
 
     def _published(self, server: RoundServer) -> list[Dispatch | None]:
-        """Return for every chunk the sum that clients of later rounds may replay; None if it was not delivered."""
+        """Return for every chunk the sum that clients of later rounds may replay; None if they may not."""
         if self._protocol.has_cohort or not server.is_public:
             return [chunk.delivery.dispatched for chunk in server.chunks]
         return [chunk.delivery.publish() for chunk in server.chunks]

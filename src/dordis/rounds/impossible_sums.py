@@ -176,13 +176,13 @@ class SumCheck:
         return cls(threshold(law, tests), threshold(block, tests), encoding.block)
 
     def excess(self, total: Vector, bits: int) -> float:
-        """Return the largest quotient of squared norm and bound, of the chunk and its blocks; above 1 is impossible."""
+        """Return the largest squared norm, divided by its bound, of the chunk and its blocks; above 1 is impossible."""
         norms = [sum_integer_squares(block) for block in centre(total, bits).reshape(-1, self.length)]
         return max(sum(norms) / self.whole, max(norms) / self.block)
 
 
 def count_tests(private: DistributedDP) -> int:
-    """Return the number of tests in a round: one for each block, chunk of several blocks, and further release."""
+    """Return the number of tests in a round: one for each block, each chunk of several blocks, each further release."""
     parameters, (update, *further) = private.parameters, private.parameters.release_chunks
     spans = [parameters.chunks[chunk] for chunk in update]
     blocks: list[int] = [(span.stop - span.start) // parameters.encoding.block for span in spans]

@@ -180,7 +180,7 @@ class Ready(Message, frozen=True):
 
 
 class Train(Message, frozen=True):
-    """The model is complete: the client computes its update and stores it."""
+    """The request to train, sent when the client has the whole model: the client computes its update and stores it."""
 
     reply: ClassVar = Ready
 
@@ -219,9 +219,9 @@ def check_protocol(invite: Invite, protocol: SummingProtocol) -> None:
 
 
 def check_dense(parameters: Parameters, protocol: SummingProtocol) -> None:
-    """Raise ParametersRefused if the round has a sparse graph and this client's protocol has none, such as SecAgg.
+    """Raise ParametersRefused if the round has a sparse graph, but this client's protocol allows none.
 
-    The owner of such a client did not agree to a random graph of the clients that share masks.
+    The owner of a client with SecAgg, for example, did not agree to share masks on a random graph, as in SecAgg+.
     """
     if parameters.is_sparse and not protocol.sparse:
         raise ParametersRefused(f"the protocol '{protocol.name}' has no sparse graph, and this round has one")

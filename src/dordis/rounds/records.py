@@ -209,7 +209,7 @@ def rehearse_batches(
     """Return the seconds that the gradients of the largest sample of a round take, at a given model.
 
     Raise InputError as `rehearse_records` does.  With `tell_owner`, only the owner learns the cause of a failed
-    gradient, and the raised error does not depend on the data.
+    gradient, and the text of the raised error does not depend on the data.
     """
     check_records(source, encoding.records)
     failures: list[str] = []

@@ -50,7 +50,7 @@ a window.
 class UserCode(Protocol):
     """The interface for running an application's code.
 
-    A method that may return None returns it if the code failed or was late, unless the class raises failures.
+    A method whose result may be None returns None if the code failed or was late; `StopOnFailure` raises instead.
     """
 
     @property
@@ -208,7 +208,7 @@ def prepare(
 ) -> Prepared:
     """Return the update and the further values of an application, where `names` are the round's further releases.
 
-    Raise UnusableUpdate unless the update is `dim` finite numbers, and if a value has a name that is not in `names`.
+    Raise UnusableUpdate if the update is not `dim` finite numbers, or if a value has a name that is not in `names`.
     """
     update = usable_update(lambda: app.prepare_data(round, model), dim, whose, stored_as)
     if not names:
@@ -254,9 +254,9 @@ class OwnerLog:
 
 
 class TimedTraining(ZeroOnFailure):
-    """Runs an application's code in one thread, in order, and returns at times that do not depend on the data.
+    """Trains in one thread, one training after the other, and returns updates at times that do not depend on the data.
 
-    Only a slow sum of records, or a slow encoding, is returned later, after a whole number of periods.
+    A slow sum of records is returned after a larger multiple of `seconds`, a slow encoding after more windows.
     """
 
     def __init__(
@@ -290,7 +290,7 @@ class TimedTraining(ZeroOnFailure):
         return update
 
     def sum_records(self, what: str, work: Callable[[], Result]) -> Result:
-        """Return the sum over the sampled records after `train_seconds`, or at the next multiple if it takes longer.
+        """Return the sum over the sampled records after `train_seconds`, or at a later multiple of it.
 
         Raise Aborted if the client is stopped meanwhile.
         """

@@ -76,7 +76,7 @@ def silent(event: WatchEvent) -> None:
 
 
 class WatchedExchange:
-    """An exchange around another one: it passes requests through the privacy gate, and reports and records replies."""
+    """An exchange that wraps another: requests pass the privacy gate, and replies and missing replies are reported."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class WatchedExchange:
     def dropped(self, clients: Collection[ClientId], refused: Collection[ClientId]) -> dict[str, tuple[int, ...]]:
         """Return those of `clients` that dropped out, by the stage of their first missing answer.
 
-        Those that are in `refused` too are listed under `REFUSED` instead.
+        A client that dropped out and is in `refused` is listed under `REFUSED` instead.
         """
         stages: dict[str, list[int]] = {}
         for u, stage in self._missed.items():

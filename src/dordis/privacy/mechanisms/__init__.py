@@ -85,7 +85,7 @@ class Mechanism(msgspec.Struct, frozen=True):
     has_price_list: ClassVar[bool] = True
     """Whether the ledger stores a price list: a cost for each noise variance that up to T dropouts may leave.
 
-    It is False for mechanisms whose noise is all added by the protocol: the ledger computes their costs itself.
+    It is False if the protocol adds all noise of the mechanism: then the ledger computes the costs itself.
     """
     only_renyi: ClassVar[bool] = False
     """Whether only Renyi divergences of the noise are known: plans then use these, and owners cannot count costs."""
@@ -125,7 +125,7 @@ class Mechanism(msgspec.Struct, frozen=True):
 
     @property
     def share(self) -> Fraction:
-        """Return the variance of the noise that each client adds outside the protocol; by default 0."""
+        """Return the variance of the share of noise that each client adds in `encode`; 0 if it adds no share."""
         return Fraction(0)
 
     @property
@@ -135,7 +135,7 @@ class Mechanism(msgspec.Struct, frozen=True):
 
     @property
     def delivered_bits(self) -> int:
-        """Return the bits to which each coordinate of the sum is quantised for delivery; 0: it is not quantised."""
+        """Return the bits to which a coordinate of the sum is quantised for delivery; 0 if it is not quantised."""
         return encoding.DELIVERED_BITS if self.grid.buckets and self.is_decoded_by_chunk else 0
 
     @property
@@ -175,7 +175,7 @@ class Mechanism(msgspec.Struct, frozen=True):
         return SkellamSum(bound.squared, bound.l1, float(variance))
 
     def noise_variances(self, survivors: int, clients: int, colluders: int) -> NoiseVariances:
-        """Return the variances of the noise that is added outside the protocol to the sum of `survivors` updates."""
+        """Return the variances of the noise that the mechanism itself, not the protocol, adds to a sum."""
         counts = (clients - colluders, survivors, max(0, survivors - colluders))
         return NoiseVariances(*(float(count * self.share) for count in counts))
 
