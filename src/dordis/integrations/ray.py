@@ -1,9 +1,9 @@
 """Rounds whose clients compute in processes of a Ray cluster: `simulation.engine = "ray"` (extra `ray`).
 
-The round engine is the same as for all other rounds.  Each process has some of the clients: it answers their requests,
-with messages encoded as on a network, and sums their uploads.  If a process dies, its clients are dropouts from then
-on.  Masks and noise are expanded slice by slice in Ray tasks.  The run itself starts every process, with the code that
-is installed on its machine, so Ray unpickles no object of another party.
+The round engine is the same as for all other rounds.  Each process computes for some of the clients: it answers the
+requests to these clients, with messages encoded as on a network, and sums their uploads.  If a process dies, its
+clients are dropouts from then on.  Masks and noise are expanded slice by slice in Ray tasks.  The run itself starts
+every process, with the code installed on the machine, so Ray unpickles no object of another party.
 """
 
 import os
@@ -69,7 +69,7 @@ class Sum:
 
 
 class Worker:
-    """A process with clients of a run; a client is built at its first request, uploads stay until they are summed."""
+    """A process that computes for some clients of a run; it keeps their uploads in memory until they are summed."""
 
     def __init__(self, home: SimulatedHome, selection: Selection, counted: Counted) -> None:
         self._clients = home.create_clients(b"", selection, counted)
@@ -77,7 +77,7 @@ class Worker:
         self._sums: dict[int, LocalAccumulator] = {}
 
     def answer(self, requests: Requests) -> Answers:
-        """Return the replies of clients to requests; an upload is stored in this process, its reply has no vector."""
+        """Return the replies of clients to requests, without the vectors of uploads, which stay in this process."""
         exchange = LocalExchange(self._clients)
         replies = [
             (u, self._store_upload(u, reply) if requests[u].uploads else reply)
@@ -99,7 +99,7 @@ class Worker:
         return True
 
     def add(self, sum: Sum, clients: Collection[ClientId]) -> None:
-        """Add the stored uploads of these clients to a sum; malformed and missing ones are left out."""
+        """Add the stored uploads of these clients to a sum; malformed and missing uploads are left out."""
         total = self._sums.setdefault(sum.number, LocalAccumulator(sum.dim, sum.bits))
         for u in clients:
             try:
@@ -108,7 +108,7 @@ class Worker:
                 continue
 
     def total(self, sum: Sum) -> tuple[Vector, Collection[ClientId]]:
-        """Return the sum of the uploads of this process, and the clients in it."""
+        """Return the sum of the uploads that were added in this process, and the clients whose uploads are in it."""
         return self._sums.pop(sum.number, LocalAccumulator(sum.dim, sum.bits)).close()
 
     def willing(self, cap: int | None) -> list[ClientId]:
@@ -150,7 +150,7 @@ class Workers:
         return getattr(self._handles[place], name).remote(*arguments)
 
     def result(self, place: int, reference: Any) -> Any:
-        """Return the result of a call, None if the process is lost; raise an error of dordis that the call raised."""
+        """Return the result of a call, or None if the process is lost; if the call raised a DordisError, raise it."""
         try:
             return ray.get(reference)
         except GONE:
@@ -162,7 +162,7 @@ class Workers:
             raise
 
     def ask(self, name: str, *arguments: Any) -> Iterator[tuple[int, Any]]:
-        """Call a `Worker` method in every process; yield index and result as they arrive, without lost processes."""
+        """Call a `Worker` method in every process; yield pairs of process index and result; skip lost processes."""
         begun = {self.begin(place, name, *arguments): place for place in self.alive}
         while begun:
             (done, *_), _ = ray.wait(list(begun), num_returns=1)
@@ -173,7 +173,7 @@ class Workers:
 
 
 class RayExchange(MessageMeter):
-    """Sends the requests to clients as one batch to each process, requests for uploads as several small batches."""
+    """Sends each process the requests to its clients: in one batch, or in small batches if they ask for uploads."""
 
     def __init__(self, workers: Workers, lost: Lost) -> None:
         super().__init__()
@@ -200,9 +200,9 @@ class RayExchange(MessageMeter):
                 yield from self._counted(answers)
 
     def _by_place(self, requests: Requests) -> dict[int, dict[ClientId, Message]]:
-        """Return the requests by process of their clients, without those to lost clients and those to work ahead."""
+        """Return requests, grouped by the index of the client's process; skip lost clients and `ahead` requests."""
         asked: dict[int, dict[ClientId, Message]] = {}
-        for u, request in requests.items():
+        for u, request in requests.items():  # a request marked `ahead` only lets the client start computing early
             if u in self._workers and not request.ahead and not self._lost(u, request):
                 asked.setdefault(self._workers.place(u), {})[u] = request
         return asked
@@ -222,7 +222,7 @@ def split_requests(requests: Requests) -> Iterator[Requests]:
 
 
 class RayAccumulator:
-    """A sum of uploads in parts, one per process of clients; if a process dies, its part is lost."""
+    """A sum of uploads: each process computes a partial sum, which is lost if the process dies."""
 
     def __init__(self, workers: Workers, sum: Sum) -> None:
         self._workers, self._sum = workers, sum
@@ -240,7 +240,7 @@ class RayAccumulator:
         self._workers.begin(place, "add", self._sum, self._accepted.pop(place))
 
     def close(self) -> tuple[Vector, Collection[ClientId]]:
-        """Return the sum of all parts, and the clients whose uploads are in it."""
+        """Return the sum of all partial sums, and the clients whose uploads are in it."""
         for place in list(self._accepted):
             self._flush(place)
         total, clients = np.zeros(self._sum.dim, np.uint32), set()
@@ -252,14 +252,14 @@ class RayAccumulator:
 
 
 class RayVectors:
-    """Computes on vectors by Ray tasks, one slice of a chunk per processor; Ray repeats lost tasks."""
+    """Computes on vectors in Ray tasks, each for one slice of a vector; there is one slice per processor."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers, self._numbers = workers, count()
         self._slices = max(1, int(ray.cluster_resources().get("CPU", 1)))
 
     def accumulator(self, chunk: int, dim: int, bits: int) -> RayAccumulator:
-        """Return an empty sum for the uploads of a chunk, vectors of `dim` coordinates modulo 2^bits."""
+        """Return an empty sum for the uploads of a chunk, which are vectors of `dim` coordinates modulo 2^bits."""
         return RayAccumulator(self._workers, Sum(next(self._numbers), chunk, dim, bits))
 
     def add_masks(
@@ -291,7 +291,7 @@ def _task(compute: Callable[[Any, int, int], Vector]) -> Any:
 
 
 def sum_masks(what: tuple[Suite, Sequence[Any], Sequence[Any], int], first: int, dim: int) -> Vector:
-    """Return `dim` coordinates, from `first` on, of the sum of added masks less the subtracted ones."""
+    """Return the added masks minus the subtracted masks: `dim` coordinates of this sum, from index `first` on."""
     suite, added, subtracted, bits = what
     total = np.zeros(dim, np.uint32)
     suite.prg.add_masks(total, added, subtracted, bits, first=first)
@@ -299,7 +299,7 @@ def sum_masks(what: tuple[Suite, Sequence[Any], Sequence[Any], int], first: int,
 
 
 def negate_noise(what: tuple[Released, AddNoise], first: int, dim: int) -> Vector:
-    """Return `dim` coordinates, from `first` on, of the negated sum of the noise of released seeds."""
+    """Return the negated sum of the noise of released seeds: `dim` coordinates of it, from index `first` on."""
     released, add = what
     total = np.zeros(dim, np.uint32)
     for seed, variance in released:
@@ -345,7 +345,7 @@ class RayRounds(FullRounds):
         return super().gather(invitation, watch)
 
     def _available(self, index: int) -> Collection[ClientId]:
-        """Return the available clients; if the server chooses among them (`uniform`), none of a lost process."""
+        """Return the available clients; if the server draws them (`uniform`), leave out clients of lost processes."""
         workers = self._workers
         asked = workers.ask("willing", self._cap)
         willing = {u for place, own in asked for u in own if workers.place(u) == place}

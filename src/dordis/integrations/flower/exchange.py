@@ -1,6 +1,7 @@
 """Flower's grid as the exchange of a round: one message per node and stage, with the requests of all chunks.
 
-In assisted rounds the train message contains the invitation and the round's parameters, and its reply the contribution.
+In assisted rounds the train message contains the invitation and the round's parameters; the reply to it contains the
+contribution.
 
 A Flower message takes a second or more, because both sides poll.  So the request `Train` is sent with the invitation.
 The request for the upload is a separate message, so that a client's accusation in the set-up can end the round before
@@ -94,7 +95,7 @@ class HelperRequests:
         self._round, self._boxes = b"", dict[ClientId, list[Message]]()
 
     def known_replies(self, requests: Requests) -> dict[ClientId, Message]:
-        """Return the replies to a request for helpers' keys if all are known from earlier replies; otherwise empty."""
+        """Return the replies to requests for helpers' keys, if all the keys are known already; otherwise no replies."""
         known = {h: keys for h, request in requests.items() if (keys := self._known_keys(h, request)) is not None}
         return dict(known) if len(known) == len(requests) else {}
 
@@ -106,7 +107,7 @@ class HelperRequests:
         return keys if any(key.first <= index <= key.last for key in keys.keys.values()) else None
 
     def bundle(self, helper: ClientId, request: Message) -> tuple[Message, ...]:
-        """Return the messages to send to a helper: the request, after the messages that have to come with it."""
+        """Return the messages to send to a helper: the request, preceded by messages that the helper needs for it."""
         if isinstance(request, OpenBoxes):
             if self._round != request.parameters.round:
                 self._round, self._boxes = request.parameters.round, {}
@@ -126,8 +127,8 @@ class HelperRequests:
 class FlowerExchange(MessageMeter):
     """Sends the requests of a round to nodes; concurrent requests for several chunks become one message per node.
 
-    With records as the unit of privacy, a node trains when it receives the round's parameters; so the records of the
-    strategy's train message are sent again with them.
+    With records as the unit of privacy, a node trains when it receives the round's parameters.  Therefore the records
+    of the strategy's train message are sent a second time, together with the parameters.
     """
 
     def __init__(
@@ -257,7 +258,7 @@ class FlowerExchange(MessageMeter):
         self.received[u] += sum(len(frame) + len(bulk) for frame, bulk in sealed)
 
     def _answers(self, u: ClientId, asked: Sequence[Message], reply: FlowerMessage) -> dict[RequestKey, Message]:
-        """Return the answers of client `u` in a reply, up to the first refused request; malformed ones as `Garbled`."""
+        """Return a client's answers up to its first refusal; from a malformed answer on, each answer is `Garbled`."""
         answers: dict[RequestKey, Message] = {}
         try:
             sealed, refusal = open_reply(reply)
@@ -277,7 +278,7 @@ class FlowerExchange(MessageMeter):
 
 
 def _invite(call: OpenCall, client: ClientId) -> Invite:
-    """Return the invitation for a client that an open call sends; raise InputError if the call has none."""
+    """Return the invitation that an open call has for a client; raise InputError if the call has no invitation."""
     visited = None if call.visit is None else call.visit(client)
     if not isinstance(visited, InvitationServer):
         raise InputError("an open call needs the invitation for arriving clients")
@@ -285,17 +286,17 @@ def _invite(call: OpenCall, client: ClientId) -> Invite:
 
 
 def following_requests(request: Message) -> Sequence[Message]:
-    """Return requests to send with this one: `Train` with an invitation, because it does not depend on the answer."""
+    """Return the requests to send together with `request`: `Train` after an invitation, without awaiting its answer."""
     return (Train(),) if isinstance(request, Invite) else ()
 
 
 def blame_garbage(asked: Sequence[Message], answers: Mapping[RequestKey, Message]) -> dict[RequestKey, Message]:
-    """Return `Garbled` as the answer to every unanswered request of a node that sent garbage: the node is blamed."""
+    """Return `Garbled` as the answer to each unanswered request to a node that sent garbage, so that it is blamed."""
     return {request_key(request): Garbled() for request in asked if request_key(request) not in answers}
 
 
 def open_reply(reply: FlowerMessage) -> tuple[list[Sealed], str]:
-    """Return the messages in a node's reply, and its reason if it refused a request, otherwise empty.
+    """Return the messages in a node's reply, and the node's reason for a refusal (empty if it refused nothing).
 
     Raise NodeLost if the reply is an error of Flower, MalformedMessage if dordis did not write it.
     """

@@ -72,7 +72,7 @@ def find_protocol(settings: Mapping[str, Any]) -> SummingProtocol:
 
 
 def build_config(settings: Mapping[str, Any], clients: int, per_round: int) -> RunConfig:
-    """Return the validated configuration of a run; `clients` and `per_round` are defaults of `federation`."""
+    """Return the validated configuration of a run; `clients` and `per_round` are defaults of its `federation`."""
     below = RunConfig(NAME, app=App(_HERE, _HERE), federation=Federation(clients, min(per_round, clients)))
     if not find_protocol(settings).has_cohort:
         settings = merge_settings({_FEDERATION: {"arrival": OPEN}}, dict(settings))
@@ -134,12 +134,12 @@ ACCEPT_HOPELESS = "accept-hopeless"
 class DordisGrid(Grid):
     """A grid that sums the replies to train messages by secure aggregation with distributed differential privacy.
 
-    `privacy` has settings of `dordis run`, nested or with dotted keys, such as `context.run_config`.  They must include
-    the number of rounds (`federation.rounds`, or Flower's `num-server-rounds`).  `registry` has the keys of all clients
-    if they are fixed beforehand; otherwise the nodes connected at the first round are the clients.
+    `privacy` has settings of `dordis run`, nested or with dotted keys; it may be `context.run_config`.  It must
+    include the number of rounds (`federation.rounds`, or Flower's `num-server-rounds`).  `registry` has the keys of all
+    clients, if the clients are fixed beforehand; without it, the nodes connected at the first round are the clients.
 
-    If next to nothing can be learnt under the noise, `HopelessPlan` is raised before any epsilon is spent, unless
-    `accept_hopeless` is set, here or as `accept-hopeless` in the run config.
+    If next to nothing can be learnt under the noise, `HopelessPlan` is raised before any epsilon is spent.  To run
+    nevertheless, pass `accept_hopeless=True`, or set `accept-hopeless = true` in the run config.
 
     The update of a client has the weight that its owner sets, 1 by default.  Metrics in replies are dropped and nodes
     are not asked to evaluate, because metrics would not be private.
@@ -170,10 +170,10 @@ class DordisGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[FlowerMessage], *, timeout: float | None = None
     ) -> Iterable[FlowerMessage]:
-        """Run a private round with the nodes of train messages, and return a reply for each.
+        """Run a private round with the nodes that train messages are addressed to; return a reply to each message.
 
-        The reply of a survivor has the model with the private mean added; the reply of another node is an error.  For
-        evaluate messages, nothing is sent and no reply is returned.
+        The reply of a survivor is the model with the private mean added; the reply of a node that was lost, or did not
+        take part, is an error.  If `messages` are evaluate messages, nothing is sent and no reply is returned.
         """
         asked = list(messages)
         kinds = {message.metadata.message_type for message in asked}
@@ -232,7 +232,7 @@ class DordisGrid(Grid):
             raise
 
     def _wait_for_nodes(self) -> list[int]:
-        """Wait until `federation.clients` nodes are connected, two if it is not set; return the ids of all of them."""
+        """Wait until `federation.clients` (by default 2) nodes are connected; return the ids of all connected nodes."""
         wanted = self._settings["federation"].get("clients", 2)
         while len(nodes := list(self._grid.get_node_ids())) < wanted:
             LOG.info("waiting for nodes: %d of %d", len(nodes), wanted)
@@ -256,7 +256,7 @@ class DordisGrid(Grid):
         return float(privacy.records) if privacy is not None and privacy.unit == RECORD_UNIT else 1.0
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the ids of the connected nodes; after the first round has begun, only of enrolled ones."""
+        """Return the ids of the connected nodes; after the first round has begun, only of enrolled nodes."""
         if self._private is None:
             return self._wait_for_nodes()
         enrolled = set(self._private.home.nodes.values())

@@ -1,8 +1,9 @@
 """Messages of dordis inside Flower messages, the arrays of the model, and the digest of the training data.
 
-The digest covers all data from which a node trains: the records of the train message except that of dordis, the message
-type and group, the run config and the app bundle.  The invitation to a round contains the digest.  A server that sends
-different data to one node could isolate its update, so a node refuses an invitation unless it computes the same digest.
+The digest covers all data from which a node trains: the records of the train message (except the record that dordis
+adds), the message type and group, the run config and the app bundle.  The invitation to a round contains the digest.
+A server that sends one node different data could isolate that node's update.  Therefore a node computes the digest of
+the data that it received, and refuses an invitation with another digest.
 """
 
 import hashlib
@@ -103,7 +104,7 @@ def to_record(sealed: Sequence[Sealed], refusal: str = "") -> ConfigRecord:
 
 
 def from_record(content: RecordDict) -> tuple[list[Sealed], str]:
-    """Return the encoded messages in the record of an untrusted peer, and its reason for a refusal, otherwise empty.
+    """Return the encoded messages in an untrusted peer's record, and its reason for a refusal (empty if none).
 
     Raise MalformedMessage if dordis did not write the record.
     """
@@ -119,7 +120,7 @@ def from_record(content: RecordDict) -> tuple[list[Sealed], str]:
 
 @dataclass(frozen=True)
 class Layout:
-    """The arrays of a model: `shapes` of the floating-point ones, which are summed, and `types` of all, by name."""
+    """The arrays of a model, by name: `shapes` of the floating-point arrays, which are summed; `types` of all."""
 
     shapes: Mapping[str, tuple[int, ...]]
     types: Mapping[str, str]
@@ -138,7 +139,7 @@ class Layout:
         return sum(int(np.prod(shape)) for shape in self.shapes.values())
 
     def to_vector(self, record: ArrayRecord) -> Floats:
-        """Return the summed arrays of a record as one vector; raise InputError for other names or shapes."""
+        """Return the summed arrays of a record as one vector; raise InputError if names or shapes differ."""
         if not self.shapes.keys() <= record.keys():
             raise InputError("the arrays of the reply are not named like those of the model")
         arrays = {name: record[name].numpy() for name in self.shapes}
@@ -151,7 +152,7 @@ class Layout:
         return np.concatenate([np.ravel(array).astype(kind, copy=False) for array in arrays.values()])
 
     def cast(self, model: ArrayRecord) -> ArrayRecord:
-        """Return a model with the number types of the first round, since a strategy's averages may have others."""
+        """Convert a model to the number types of the first round: a strategy may average in other types."""
         if model.keys() != self.types.keys():
             raise InputError("the arrays of the model are not named like those of the first round")
         if all(array.dtype == self.types[name] for name, array in model.items()):
@@ -219,7 +220,7 @@ def digest_environment(context: Context) -> bytes:
 
 
 def bundle_name(path: Iterable[str]) -> str:
-    """Return the directory name of the installed app bundle, which ends with the bundle's hash; empty without one.
+    """Return the directory name of the installed app bundle, which ends with the bundle's hash; empty without a bundle.
 
     Flower installs a bundle in the directory publisher.name.version.hash, where hash is the first 8 hex digits of the
     bundle's SHA-256, and adds this directory to the `path` of the process that loads the app.
@@ -245,7 +246,7 @@ def digest_received(message: FlowerMessage, context: Context) -> ModelBytes:
 def check_invitation_names(invite: Invite, received: ModelBytes) -> None:
     """Raise ParametersRefused unless the invitation has the digest `received` of the train message.
 
-    A server that sends different data to one node could isolate its update.
+    A server that sends different data to one node could isolate that node's update.
     """
     if invite.model != received.digest or invite.model_bytes != len(received.data):
         raise ParametersRefused(

@@ -69,7 +69,7 @@ class DordisMod:
     """Answers the messages of private rounds, refuses all other messages; the app's train function makes the update.
 
     `policy` has the bounds that the node's owner sets, such as the budget; `mechanism` is a mechanism that is not
-    built in.  With a helper policy in `assists` the node also offers to be a helper of assisted rounds that keep to it.
+    built in.  With a helper policy in `assists` the node also offers to be a helper, under this policy.
     """
 
     policy: Policy = DEFAULT_POLICY
@@ -78,7 +78,7 @@ class DordisMod:
     assists: HelperPolicy | None = None
 
     def __call__(self, message: FlowerMessage, context: Context, call_next: CallNext) -> FlowerMessage:
-        """Return the replies to the requests in a Flower message, in order, up to the first one that is refused."""
+        """Return the replies to the requests in a Flower message, in order, up to the first refused request."""
         try:
             if RECORD not in message.content.config_records:
                 raise InputError(
@@ -120,7 +120,7 @@ class Node:
             self._helper_store = self._pins.helper_store
         self._helper: AssistedHelper | None = None
         self._is_described = False
-        """Whether this Flower message contains the description of the run, as only the first one of a run does."""
+        """Whether this Flower message contains the run's description; only the first message of a run contains it."""
 
     def answer(self, frame: bytes, bulk: wire.Bulk) -> Message:
         """Return the reply to one request; raise if the node refuses it."""
@@ -151,7 +151,7 @@ class Node:
         return reply
 
     def _check_records(self, client: Client, invite: Invite) -> None:
-        """With records as the unit: leave the round and raise InputError if the node's records cannot be used.
+        """If records are the unit of privacy and this node's cannot be used, leave the round and raise InputError.
 
         This is checked at the invitation, because later the data must not decide whether or when the node answers.  At
         the first message of a run, the gradients of all records are computed, and the largest batch is timed.
@@ -277,7 +277,7 @@ def find_protocol(description: RunDescription) -> SummingProtocol:
 
 
 def build_selection(description: RunDescription, registry: Registry, beacon: Beacon | None) -> Selection:
-    """Return the selection of a run; raise ParametersRefused for one that nodes cannot verify.
+    """Return the selection of a run; raise ParametersRefused if nodes cannot verify this kind of selection.
 
     With SecAgg+ the beacon decides the permutation of the clients.
     """

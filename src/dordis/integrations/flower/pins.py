@@ -23,7 +23,7 @@ from dordis.selection.beacon import FileBeacon
 KEYS, REGISTRY, STATE = "dordis-keys", "dordis-registry", "dordis-state"
 """Names of the settings for the owner's key file, the registry of all clients, and the directory for durable state."""
 HELPER_KEYS = "dordis-helper-keys"
-"""Name of the setting for the key file of the node as a helper of assisted rounds."""
+"""Name of the setting for the file with the keys that the node uses if it is a helper of assisted rounds."""
 COHORT, LEAST_COHORT = "dordis-cohort", "dordis-least-cohort"
 """Names of the settings for the number of scheduled clients of a round, and for the least number of clients in it."""
 TRAIN_SECONDS = "dordis-train-seconds"
@@ -82,8 +82,8 @@ class Pins:
     def state(self) -> Path | None:
         """Return the directory for the state of a pinned node; None if the node is not pinned.
 
-        It is a subdirectory, named by the public key, of the setting `dordis-state` or else of a directory beside the
-        key file; so several nodes of one owner may have the same `dordis-state`.
+        The directory is named by the node's public key.  It is in the directory that the setting `dordis-state` names,
+        or else in a directory beside the key file.  So several nodes of one owner may have the same `dordis-state`.
         """
         if not self.is_pinned:
             check_no_state(self.config)
@@ -118,9 +118,9 @@ class Pins:
         return None if seconds is None else float(seconds)
 
     def cohort(self) -> tuple[int, int] | None:
-        """Return the scheduled and the least number of clients of a round; None if `dordis-cohort` is not set.
+        """Return a round's number of scheduled clients and least number of clients; None if `dordis-cohort` is not set.
 
-        The least number is a majority by default.
+        By default the least number is a majority of the scheduled clients.
         """
         if COHORT not in self.config:
             return None
@@ -162,7 +162,7 @@ def check_time_fixed(mode: str, pins: Pins, simulated: bool) -> None:
 
 
 def check_room(seconds: float, pins: Pins) -> None:
-    """Raise InputError if the fixed training time is too short for `seconds`, the time of the largest batch."""
+    """Raise InputError if the fixed training time is less than ROOM times `seconds`, the time for the largest batch."""
     agreed = pins.train_seconds()
     if agreed is not None and agreed < ROOM * seconds:
         raise InputError(
@@ -172,7 +172,7 @@ def check_room(seconds: float, pins: Pins) -> None:
 
 
 def check_cohort_pinned(description: RunDescription, pins: Pins) -> None:
-    """Raise ParametersRefused unless the run keeps to the pinned cohort: a small cohort could be mostly colluders."""
+    """Raise ParametersRefused unless the run has the pinned cohort sizes: a small cohort could be mostly colluders."""
     if not pins.is_pinned or description.selection != "balanced":
         return
     agreed = pins.cohort()
@@ -197,6 +197,6 @@ def check_registry(registry: Registry, known: Registry, which: str) -> None:
 
 
 def check_has_beacon(protocol: SummingProtocol, config: Mapping[str, Any]) -> None:
-    """Raise ParametersRefused if the protocol has a sparse graph, which nodes verify with a beacon, and none is set."""
+    """Raise ParametersRefused if no beacon is set, and nodes need one to verify the protocol's sparse graph."""
     if protocol.sparse and BEACON not in config:
         raise ParametersRefused(f"the graph of '{protocol.name}' is verified with a beacon: set {BEACON} on this node")

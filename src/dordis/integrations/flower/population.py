@@ -201,7 +201,7 @@ class FlowerRounds(RoundEngine):
         self._flower = exchange
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
-        """Run the summing protocol with the clients of the round; without a fixed list, with the invited clients."""
+        """Run the summing protocol with the clients of the round, or with the invited clients if there is no list."""
         self._flower.invited = () if agreed.invitation is None else agreed.invitation.clients
         return super().sum(agreed, watch)
 
@@ -216,8 +216,8 @@ def enrol(
 ) -> Enrolment:
     """Ask nodes for their public keys and, with `helpers`, for their public keys as helpers; return their enrolment.
 
-    Nodes whose keys are not in the `known` registry are left out.  Without a known registry a new one is made, which is
-    only as trustworthy as the SuperLink, because the SuperLink relays the keys.
+    Nodes whose keys are not in the `known` registry are left out.  Without a known registry, a new registry is made of
+    the nodes' keys; it is only as trustworthy as the SuperLink, because the SuperLink relays the keys.
     """
     asked = RecordDict({RECORD: to_record([seal(Enrol(mode, helpers or UNSET))])})
     replies = transport.send(dict.fromkeys(nodes, asked), timeout)
@@ -243,9 +243,9 @@ def assign_helpers(
 ) -> tuple[Registry, dict[ClientId, int]]:
     """Return the registry with helpers of these `ids`, and the node of each helper.
 
-    `offers` has the helper keys of nodes that offer to be helpers.  If the registry already has helpers, the nodes with
-    these helpers' keys are used, otherwise the first nodes in `offers`.  Raise InputError if too few nodes offer, or if
-    the helpers in the registry are not exactly those with the `ids`.
+    `offers` has the helper keys of nodes that offer to be helpers.  If the registry already has helpers, `offers` shows
+    by their keys which nodes they are; otherwise the first nodes in `offers` become helpers.  Raise InputError if too
+    few nodes offer, or if the helpers in the registry are not exactly the helpers with these `ids`.
     """
     if registry.helpers:
         nodes = {identity: node for node, identity in offers.items()}
@@ -266,7 +266,7 @@ def assign_helpers(
 
 
 def check_same_environment(environments: Mapping[int, bytes]) -> None:
-    """Raise InputError unless all nodes have the same run config and app bundle; otherwise they would refuse rounds."""
+    """Raise InputError unless all nodes have the same run config and app bundle: others would refuse every round."""
     (first, expected), *others = environments.items()
     for node, environment in others:
         if environment != expected:

@@ -36,7 +36,7 @@ RUN, ROUND = "dordis-run", "dordis-round"
 HELPER = "dordis-helper"
 """Name of the record in Flower's state of a node with the durable state of a helper."""
 LONGEST_STORED_REPLY = 1 << 16
-"""Longest reply, in bytes, that is stored for the case of a repeated request, which is rare under Flower."""
+"""Longest reply, in bytes, that is stored in case its request is repeated, which is rare under Flower."""
 
 _Claim = tuple[str, bytes, bytes, bytes | None]
 
@@ -44,7 +44,7 @@ _Claim = tuple[str, bytes, bytes, bytes | None]
 class RunState:
     """The state, for one Flower run, of a node whose owner has pinned no keys in a file.
 
-    It has keys, run description, participation count, training count, and the rounds that the client quit for good.
+    It has keys, run description, participation count, training count, and the rounds that the client has left for good.
     """
 
     def __init__(self, state: RecordDict, run: int) -> None:
@@ -120,12 +120,12 @@ class StateHelperStore:
         self._record: Any = state[HELPER]
 
     def get(self, key: str) -> bytes | None:
-        """Return the value stored under a key; empty if it was erased, None if there never was one."""
+        """Return the value stored under a key; empty if it was erased, None if none was ever stored."""
         value: bytes | None = self._record.get(key)
         return value
 
     def claim(self, key: str, value: bytes) -> bytes:
-        """Return the value stored under the key; if there is none, store and return the given one."""
+        """Return the value stored under the key; if none was ever stored, store and return `value`."""
         if key not in self._record:
             self._record[key] = value
         return bytes(self._record[key])
@@ -168,7 +168,7 @@ class StateTrainings(MemoryTrainings):
 
 
 class StateJournals:
-    """Opens the journal of a round; a client has one open round, and leaves it by opening another one."""
+    """Opens journals of rounds; a client is in one round, and leaves it when the journal of another round is opened."""
 
     def __init__(self, state: RecordDict, run: RunState) -> None:
         self._state, self._run = state, run
@@ -199,7 +199,7 @@ class StateJournal:
         self._record, self._run, self._closed = record, run, False
 
     def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> bytes:
-        """Return the stored reply to a request; if there is none, store and return the one that `respond` computes.
+        """Return the stored reply to a request; if there is none, store and return the reply that `respond` computes.
 
         `respond` returns the changes of the client's state and the reply.  Raise if the request was answered before
         with a reply that was too long to be stored.
@@ -222,7 +222,7 @@ class StateJournal:
         return [changes for _, _, changes, _ in self._claims()[claims:]]
 
     def note(self, event: msgspec.Struct) -> None:
-        """Store an event; the event `Encoded` deletes the update, which is no longer needed."""
+        """Store an event; when `Encoded` is stored, the stored update is deleted, because it is no longer needed."""
         if self._closed:
             raise Aborted("this client has left the round")
         if isinstance(event, Encoded):
@@ -302,7 +302,7 @@ class FileState:
         write_new(self._description_file, ENCODER.encode(description))
 
     def participation(self) -> FileParticipation:
-        """Return the participation count of this key, over all runs and servers."""
+        """Return the count of the participations of the node's key, over all runs and servers."""
         return ClientDirectory(self.path).participation()
 
     def trainings(self) -> FileTrainings:

@@ -1,4 +1,4 @@
-"""A Flower SuperExec whose ClientApps start fast: they are forked from a process that has done their imports.
+"""A Flower SuperExec whose ClientApps start fast: they are forked from a process that has imported their modules.
 
 Flower starts a process for each message.  A private round takes six messages, and importing Flower is most of the work
 of such a process.  With `--isolation process` a SuperNode lets a SuperExec start these processes.  This SuperExec takes
@@ -19,7 +19,7 @@ IMPORTED = (
 )
 """Modules imported before a fork; the app is loaded after the fork, from the bundle of the message's run."""
 POLL = ("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.2")
-"""An environment variable of Flower, the seconds between two polls of its SuperExec for a message, and our default."""
+"""Flower's environment variable for the seconds between two polls of a SuperExec for messages; its default here."""
 
 
 def launcher(context: ForkServerContext, otherwise: Any) -> Any:

@@ -61,7 +61,7 @@ def train_step(
     keys: Sequence[Any] | None = None,
     target: str = "classification",
 ) -> FlowerMessage:
-    """Return what a train function has to return if records are the unit of privacy; the mod makes a DP-SGD step of it.
+    """Return the reply of a train function if records are the unit of privacy; from it the mod computes a DP-SGD step.
 
     `module` is a torch module with the parameters in the message; `x` and `y` are all records of the node, as arrays or
     tensors, from which the mod samples.  Rows with equal `keys` are one record.  The loss follows from `target`:
@@ -79,7 +79,7 @@ class FlowerApp(RecordClient):
 
     @cached_property
     def received_digest(self) -> ModelBytes:
-        """Return the digest of the train message, which the invitation in it must contain."""
+        """Return the digest of the train message; the invitation in the same message must contain this digest."""
         return digest_received(self._message, self._context)
 
     def model_vector(self) -> Floats:
@@ -115,7 +115,7 @@ class FlowerApp(RecordClient):
         return update * Pins(self._context.node_config).weight()
 
     def _train(self) -> FlowerMessage:
-        """Return the reply of the train function to the strategy's records, without the record of dordis."""
+        """Call the train function with the train message without the record of dordis, and return its reply."""
         content = RecordDict({name: record for name, record in self._message.content.items() if name != RECORD})
         return self._call_next(FlowerMessage(content, metadata=self._message.metadata), self._context)
 
@@ -126,11 +126,11 @@ class FlowerApp(RecordClient):
 
     @property
     def width(self) -> int:
-        """Return the number of places for records in a slice; the gradients of a slice are computed together."""
+        """Return how many records fit into a slice; the gradients of all records of a slice are computed together."""
         return self._learner.width
 
     def begin(self, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> None:
-        """Test if a gradient depends on its place or on other records of a slice: then compute one at a time."""
+        """Test whether the other records of a slice change a gradient; if they do, compute one gradient at a time."""
         self._learner.begin(round, self._parameters, dim, attempt)
 
     def record_gradients(self, round: RoundInfo, model: Numbers, places: Places) -> Reals:
@@ -177,7 +177,7 @@ class FlowerApp(RecordClient):
         return learner
 
     def check_declared(self, declared: int) -> None:
-        """Raise InputError if the node has more records than `declared`; their number goes to the owner's log only."""
+        """Raise InputError if the node has more than `declared` records; only the owner's log has the true number."""
         if self.records > declared:
             log.error("this node holds %d records, and privacy.records is %d", self.records, declared)
             raise InputError(f"this node holds more than {declared} records: set privacy.records to a larger number")
