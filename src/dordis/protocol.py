@@ -18,7 +18,7 @@ import msgspec
 from dordis.errors import Aborted, UnexpectedRequest
 
 ClientId = NewType("ClientId", int)
-"""The id of a client or of a helper in the registry; whether it is a client's or a helper's, its `Role` says."""
+"""The registered id of a client or of a helper.  A client and a helper with the same id differ in their `Role`."""
 
 
 class Role(Enum):
@@ -62,7 +62,7 @@ class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
 
 
 class Garbled(Message, frozen=True):
-    """Stands in for a reply that cannot be decoded; the server takes its sender for a liar, a party that deviates."""
+    """Replaces a reply that cannot be decoded; the server counts the sender as a liar, a party that deviates."""
 
 
 ENCODER = msgspec.msgpack.Encoder()
@@ -76,13 +76,13 @@ def reply_to(request: Message) -> type[Message]:
 
 
 def requests_in(namespace: Mapping[str, Any]) -> "tuple[type[Message], ...]":
-    """Return the classes of requests in `vars(module)` of a module of messages, in the order of their definition."""
+    """Return the request classes that a module defines, in the order of definition; `namespace` is `vars(module)`."""
     kinds = (kind for kind in namespace.values() if isinstance(kind, type) and issubclass(kind, Message))
     return tuple(kind for kind in kinds if kind.reply is not None)
 
 
 Requests = Mapping[ClientId, Message]
-"""One batch of requests, by the client or helper that each is sent to; all receivers have the same role."""
+"""One batch of requests; each key is the id of the receiver.  All receivers are clients, or all are helpers."""
 Replies = Iterable[tuple[ClientId, Message]]
 """An iterator of replies with their senders, so that a server can add up vectors without holding them all."""
 Flow = Generator[Requests, Replies, None]
@@ -93,11 +93,11 @@ Admit = Callable[[ClientId, Message], None]
 class OpenCall(Mapping[ClientId, Message]):
     """A request without addressees: any arriving client may answer it, until it has `most` replies or is closed.
 
-    The server's step passes its check of a reply as `admit`; the `RoundEngine` extends this check, so that it also
-    counts participations and stores the reply durably.  Once `admit` has returned, the exchange acknowledges the reply
-    and passes it to the step.  `arrived` are the clients whose replies are stored already.  `visit` returns the server
-    of the steps that an arriving client takes first, such as invitation and training; the client may answer the call if
-    it is in the output of that server.  An exchange with a clock calls `close` at the deadline; after that no reply is
+    The step that yields the call gives it `admit`, a check of replies; the `RoundEngine` extends `admit`, so that it
+    also counts participations and stores the reply durably.  Once `admit` has returned, the exchange acknowledges the
+    reply and passes it to the step.  `arrived` are the clients whose replies are stored already.  `visit` returns, for
+    an arriving client, a server of earlier steps, such as invitation and training; the client may answer the call if it
+    is in the output of that server.  An exchange with a clock calls `close` at the deadline; after that no reply is
     admitted, not even by a restarted server.
     """
 
@@ -191,22 +191,22 @@ class Party(Protocol):
 class Journal(Protocol):
     """Stores a client's answers durably before they are sent, and restores the client after a restart.
 
-    `claim` calls `respond` only for a new key, and stores the request's digest, state changes and reply together.  For
-    a known key it returns the stored reply if the digest is the same, and raises `UnexpectedRequest` if not.  After
-    `close` every claim raises `Aborted`, and the stored content is erased.
+    For a new key `claim` calls `respond`, which returns state changes and a reply, and stores both with the request's
+    digest.  For a known key it returns the stored reply if the digest is the same, and raises `UnexpectedRequest` if
+    it differs.  `close` erases the stored content; after `close` every claim raises `Aborted`.
     """
 
     def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> bytes:
-        """Return the reply stored under the key; if none is stored, call `respond` for state changes and the reply."""
+        """Return the reply stored under the key; if none is stored, store first what `respond` returns."""
 
     def since(self, claims: int) -> Sequence[bytes]:
-        """Return the state changes of the claims (answered requests), in order, without the first `claims` ones."""
+        """Return, in order, the state changes of all claims (answered requests) after the first `claims` claims."""
 
     def note(self, event: msgspec.Struct) -> None:
         """Store an event that a restored client needs, such as a received model or a computed update."""
 
     def events(self, kind: Any) -> Sequence[Any]:
-        """Return the stored events in order, as structs of a type or of a union of types."""
+        """Return the stored events in order; `kind` is their struct type, or a union of struct types."""
 
     def release(self) -> None:
         """Close the journal and keep its content, so that another process can resume the round."""
@@ -216,7 +216,7 @@ class Journal(Protocol):
 
 
 def check_same_request(key: str, claimed: bytes, digest: bytes) -> None:
-    """Raise UnexpectedRequest if a different request was answered under this key: a stage is answered only once."""
+    """Raise UnexpectedRequest if another request, which has the digest `claimed`, was answered under this key."""
     if claimed != digest:
         raise UnexpectedRequest(f"another request was answered at {key} before")
 
@@ -229,7 +229,7 @@ class MemoryJournal:
         self._closed = False
 
     def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> bytes:
-        """Return the reply stored under the key; if none is stored, call `respond` for state changes and the reply."""
+        """Return the reply stored under the key; if none is stored, store first what `respond` returns."""
         if self._closed:
             raise Aborted("this client has left the round")
         if key not in self._claims:
@@ -239,7 +239,7 @@ class MemoryJournal:
         return reply
 
     def since(self, claims: int) -> Sequence[bytes]:
-        """Return the state changes of the claims (answered requests), in order, without the first `claims` ones."""
+        """Return, in order, the state changes of all claims (answered requests) after the first `claims` claims."""
         return [changes for _, changes, _ in islice(self._claims.values(), claims, None)]
 
     def note(self, event: msgspec.Struct) -> None:
@@ -259,15 +259,15 @@ class MemoryJournal:
 
 
 SETUP = -1
-"""A lane is a sequence of requests that are answered in order: -1 is the lane of the set-up, k >= 0 that of chunk k."""
+"""The lane of the set-up; a lane is a sequence of requests that are answered in order.  Chunk k has lane k >= 0."""
 
 
 class ClientState(msgspec.Struct):
     """The state of a client between requests: plain data that can be stored, sent and restored.
 
-    `passed` maps each lane, the set-up or a chunk, to the number of its requests that were answered or skipped.  An
-    answer may set fields and entries of maps to new values; it never changes a value in place and never removes an
-    entry.  A journal stores only these changes.
+    `passed` maps each lane, the set-up or a chunk, to the number of its requests that were answered or skipped.  To
+    answer a request, a client may set fields and map entries to new values; it never changes a value in place and never
+    removes a map entry.  A journal stores only the fields and entries with new values.
     """
 
     answered: int = 0
@@ -288,7 +288,7 @@ def _contents(state: ClientState) -> dict[str, Any]:
 
 
 def _changes(before: Mapping[str, Any], state: ClientState) -> bytes:
-    """Return, encoded, the fields and the entries of maps in which `state` differs from `before`."""
+    """Return the fields and the map entries in which `state` differs from `before`, encoded."""
     changed: dict[str, Any] = {}
     for name, old in before.items():
         new = getattr(state, name)
@@ -311,7 +311,7 @@ def _change(state: ClientState, changes: bytes) -> None:
 
 
 class ProtocolClient(ABC, Generic[State]):
-    """The client of a protocol: it answers the requests of the set-up, then those of the routine for every chunk."""
+    """The client of a protocol: it answers the requests of the set-up once, and those of the routine in each chunk."""
 
     def __init__(self, state: State, journal: Journal | None = None) -> None:
         self.state = state
@@ -333,7 +333,7 @@ class ProtocolClient(ABC, Generic[State]):
         """Return the number of chunks of the round."""
 
     def handle(self, request: Message) -> Message:
-        """Return the reply to a request: a new one if the request is next in order, the stored one if it is repeated.
+        """Return a new reply if the request is next in order, or the stored reply if the request is repeated.
 
         Any other request raises, and makes this client leave the round.
         """

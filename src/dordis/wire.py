@@ -93,9 +93,9 @@ def check_version(data: bytes) -> None:
 
 
 def check_canonical(message: Message, data: bytes) -> None:
-    """Raise MalformedMessage unless a frame is canonical: the one encoding of `message` that `encode` returns.
+    """Raise MalformedMessage unless a frame is canonical, that is, equal to what `encode` returns for `message`.
 
-    In a canonical frame each key occurs once, numbers are as short as possible, and the bulk field is empty.
+    In a canonical frame each key occurs once, numbers are encoded as short as possible, and the bulk field is empty.
     """
     if encode(message) != data:
         raise MalformedMessage("this message is not in its canonical encoding")
@@ -108,6 +108,6 @@ def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
 
 @cache
 def _heads(kind: Any) -> tuple[tuple[bytes, Any], ...]:
-    """Return, for each class of a union, its encoded name, by which its frames are recognised, and the class itself."""
+    """Return, for each class of a union, the encoded name that frames of this class begin with, and the class."""
     choices = get_args(kind) or (kind,)
     return tuple((ENCODER.encode("type") + ENCODER.encode(choice.__struct_config__.tag), choice) for choice in choices)

@@ -15,7 +15,7 @@ VALUE_BYTES = 32
 _FORM = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) ([0-9a-f]{64})\n")
 _LINE = len("2026-01-31T12:00:00Z ") + 2 * VALUE_BYTES + 1
 MARGIN = 1
-"""Lines that a new run skips after the last published one: the server may know the next line already."""
+"""Number of lines after the last published line that a new run skips: the server may know the next line already."""
 
 
 class Beacon(Protocol):
@@ -128,14 +128,17 @@ class SeedBeacon:
 
 
 def check_beacon(parameters: Parameters, beacon: Beacon) -> None:
-    """Raise ProtocolError unless the round's beacon is the value that the client reads from the source itself."""
+    """Raise ProtocolError unless the beacon value in the parameters is the value of this round in `beacon`."""
     index = parameters.index
     if parameters.beacon != beacon.value(index):
         raise ProtocolError(f"the beacon of round {index} is not the published one")
 
 
 def check_later(line: int, time: datetime, after: datetime) -> None:
-    """Raise unless the beacon line is later than the manifest: else the run id could be chosen to suit the draw."""
+    """Raise ProtocolError unless the beacon line is later than the manifest, whose date is `after`.
+
+    A server that knew the line when it made the manifest could choose the run id so that a draw suits it.
+    """
     if time <= after:
         raise ProtocolError(
             f"line {line + 1} of the beacon has the time {time:%Y-%m-%dT%H:%M:%SZ}, not later than the run's manifest, "

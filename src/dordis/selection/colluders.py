@@ -1,8 +1,8 @@
 """T_C, the largest number of colluders in a round, derived from the colluders of the whole registry.
 
-In the malicious mode the server may try manifests until it likes the clients that the VRF or the permutation draws.
-T_C is planned for 2^64 tries, as the graphs of SecAgg+ are: an event that has a chance of 2^-104 in one draw happens in
-at least one of 2^64 draws with a chance of at most 2^-40.
+A malicious server can make many manifests, which give different draws of clients, and use the manifest that suits it
+best.  T_C is planned for 2^64 manifests.  So the chance that one draw has more than T_C colluders must be at most
+2^-104: then the chance that any of 2^64 draws has more is at most 2^-40.
 """
 
 from bisect import bisect_left
@@ -15,9 +15,9 @@ BALANCED, UNIFORM, VRF, OPEN = "balanced", "uniform", "vrf", "open"
 
 
 def round_colluders(selection: str, has_beacon: bool, clients: int, per_round: int, colluders: int, mode: str) -> int:
-    """Return T_C, the largest number of colluders in a round, for a registry with `colluders` of them.
+    """Return T_C, the largest number of colluders in a round, for a registry with `colluders` colluders.
 
-    Without a beacon nothing binds the draw of a malicious server, and T_C is `colluders`.
+    If no public randomness draws the clients, the server could select all colluders: then T_C is `colluders`.
     """
     if selection == VRF:
         return vrf_quantile(clients, per_round, colluders, mode)
@@ -27,15 +27,15 @@ def round_colluders(selection: str, has_beacon: bool, clients: int, per_round: i
 
 
 def is_drawn(selection: str, has_beacon: bool) -> bool:
-    """Tell whether public randomness draws the clients, so that T_C is a quantile of the colluders drawn."""
+    """Tell whether public randomness draws the clients, so that T_C is a quantile of the number of drawn colluders."""
     return selection == VRF or (selection == BALANCED and has_beacon)
 
 
 def vrf_quantile(clients: int, expected: int, colluders: int, mode: str) -> int:
-    """Return T_C for selection by VRF: the number that the drawn colluders exceed with probability at most 2^-40.
+    """Return T_C for selection by VRF: more than T_C colluders are selected with a chance of at most 2^-40.
 
-    Each colluder is selected with probability expected / clients.  In the malicious mode the probability is at most
-    2^-104, so that it is at most 2^-40 over all manifests that the server can try.
+    Each colluder is selected independently with probability expected / clients.  In the malicious mode the chance is at
+    most 2^-104 for one manifest, and so at most 2^-40 for 2^64 manifests together.
 
     >>> [vrf_quantile(clients=1000, expected=100, colluders=100, mode=mode) for mode in ("semi-honest", "malicious")]
     [36, 57]
@@ -56,8 +56,8 @@ def vrf_quantile(clients: int, expected: int, colluders: int, mode: str) -> int:
 def window_quantile(clients: int, count: int, colluders: int, mode: str) -> int:
     """Return T_C for `BalancedSelection` with a beacon: a quantile of the number of colluders in one round.
 
-    The clients of a round are a uniformly random set of `count` clients.  They include more than T_C colluders with at
-    most the probabilities in `vrf_quantile`: 2^-40, or 2^-104 in the malicious mode.
+    The clients of a round are a uniformly random set of `count` clients.  The chance that more than T_C colluders are
+    among them is at most 2^-40, in the malicious mode at most 2^-104 for one manifest.
 
     >>> [window_quantile(clients=1000, count=100, colluders=100, mode=mode) for mode in ("semi-honest", "malicious")]
     [34, 52]
@@ -69,9 +69,9 @@ def window_quantile(clients: int, count: int, colluders: int, mode: str) -> int:
 
 
 def largest_draw_failure() -> Fraction:
-    """Return the largest chance that a drawn round has more than T_C colluders.
+    """Return a bound on the chance that more than T_C colluders are drawn for a round.
 
-    In the malicious mode this is the chance in the best of 2^64 draws.
+    In the malicious mode it bounds the chance that any of 2^64 draws has more than T_C colluders.
     """
     return Fraction(1, 2**sparse_graph.FAILURE)
 

@@ -1,15 +1,15 @@
 """Selection of a round's clients: the interface of all methods, the uniform and the balanced method, and open arrival.
 
-The server selects U, the clients of a round, and every client verifies that the method can have selected this U.  Where
-a round lists no clients, server and helpers verify the selection of every client that contributes.  `UniformSelection`
-cannot be verified and is for semi-honest servers.  `BalancedSelection` and `VrfSelection` bind a malicious server: it
-may leave clients out, down to the *least cohort* (the smallest allowed number of clients in a round), but it cannot
-bring in a client that was not selected.  That requires one order: the registry is closed, the run id is fixed, and
-then the beacon becomes known.
+The server selects U, the clients of a round, and every client verifies that the method can have selected this U.  In an
+assisted round there is no U: any client that was selected may contribute, and server and helpers verify the selection
+of each client that does.  `UniformSelection` cannot be verified and is for semi-honest servers.  `BalancedSelection`
+and `VrfSelection` bind a malicious server: it may leave clients out, down to the *least cohort* (the smallest allowed
+number of clients in a round), but it cannot bring in a client that was not selected.  For this, three things must
+happen in this order: the registry is closed, the run id is fixed, and the beacon becomes known.
 
 A server that breaks this order can make many manifests, each with another run id and therefore another selection, and
-use the one that selects most colluders.  Even if it tries 2^64 manifests, it finds one that selects more than T_C
-colluders for a round with a probability of at most 2^-40.
+use the manifest that selects most colluders.  Even if it tries 2^64 manifests, the probability that any of them selects
+more than T_C colluders for a round is at most 2^-40.
 """
 
 from abc import ABC, abstractmethod
@@ -69,22 +69,25 @@ class Selection(Protocol):
     def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
         """Raise if this method cannot have selected U, the clients of a round, or if this client is not in U.
 
-        Where the round lists no clients, raise if a sum over fewer than the least cohort is allowed.
+        If the parameters have no list U, raise if they allow a sum over fewer clients than the least cohort.
         """
         ...
 
     def verify_client(self, index: int, client: ClientId, proof: bytes) -> None:
-        """Raise unless a registered client was selected for a round that lists no clients, by its `proof`."""
+        """Raise unless `client`, which is registered, was selected for a round; `proof` is its proof of selection.
+
+        In rounds without a list U, the server and the helpers call this for each client that contributes.
+        """
         ...
 
 
 def draw_failure_probability(selection: Selection) -> Fraction:
-    """Return a bound on the chance that a selection has more than T_C colluders; 0 if no public randomness draws it."""
+    """Return a bound on the chance that more than T_C colluders are selected; 0 if public randomness plays no part."""
     return largest_draw_failure() if selection.is_drawn else Fraction(0)
 
 
 def check_run(received: Parameters | Invite, run: bytes) -> None:
-    """Raise ProtocolError unless the run id is `run`, the manifest's: the server could choose another to its liking."""
+    """Raise ProtocolError unless the run id is `run`: by choosing a run id the server could steer the selection."""
     if received.round[:RUN_BYTES] != run:
         raise ProtocolError("this round belongs to another run")
 
@@ -109,7 +112,7 @@ def select_at_least(least: int, clients: Collection[ClientId], proofs: Proofs = 
 
 
 def validate_cohort_sizes(count: int, least: int) -> None:
-    """Raise InputError unless the least cohort is between 1 and `count`, the clients of a round."""
+    """Raise InputError unless the least cohort is between 1 and `count`, the number of clients to select."""
     if not 1 <= least <= count:
         raise InputError(f"need 1 <= least <= count, not {least} and {count}")
 
@@ -163,9 +166,9 @@ def check_semi_honest(mode: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class OpenArrival:
-    """No selection: the server admits any clients that come, so that T_C must bound the colluders of the registry.
+    """No selection: the server admits any registered client, so T_C must bound the colluders in the whole registry.
 
-    A simulation has clients come in a random order that follows from the `seed`.
+    In a simulation the clients come in a random order, which is derived from `seed`.
     """
 
     registry: Registry
@@ -188,7 +191,7 @@ class OpenArrival:
         raise InputError("with open arrival no cohort is selected: use a protocol that takes clients as they come")
 
     def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
-        """Raise for a list of clients, which nobody selected, and for a sum over fewer than the least cohort."""
+        """Raise if the parameters are of another run, list clients, or allow a sum over too few clients (`least`)."""
         check_run(parameters, self.run)
         check_no_list(parameters)
         check_least_arrivals(parameters, self.least)
@@ -205,7 +208,7 @@ def arrival_order(seed: bytes, index: int, clients: Collection[ClientId]) -> tup
 
 
 def check_no_list(parameters: Parameters) -> None:
-    """Raise ParametersRefused for a list of clients: nobody selected them, and the server could list colluders."""
+    """Raise ParametersRefused if the parameters list clients: the server could have listed colluders only."""
     if parameters.clients:
         raise ParametersRefused("the round lists its clients, although any registered client may contribute")
 
@@ -233,7 +236,7 @@ class ScheduledSelection(ABC):
 
     @abstractmethod
     def times_scheduled(self, client: ClientId, index: int, rounds: int) -> int:
-        """Return how often a client is scheduled in the `rounds` rounds that begin at this index."""
+        """Return how often a client is scheduled in a number `rounds` of rounds, the first of which has this index."""
 
     def candidates(self, index: int, available: Collection[ClientId]) -> tuple[ClientId, ...]:
         """Return the scheduled clients that are available."""
@@ -260,7 +263,7 @@ class ScheduledSelection(ABC):
         check_all_scheduled(parameters, self.window(parameters.index))
 
     def verify_client(self, index: int, client: ClientId, proof: bytes) -> None:
-        """Raise unless a client that contributes is scheduled for the round."""
+        """Raise ProtocolError if `client`, which sent a contribution, is not scheduled for the round."""
         check_contributor_scheduled(client, index, self.window(index))
 
 
@@ -283,11 +286,11 @@ class EveryClient(ScheduledSelection):
 
 @dataclass(frozen=True, eq=False)
 class BalancedSelection(ScheduledSelection):
-    """One fixed public permutation of all N clients: each round takes the next `count` clients in it, cyclically.
+    """One fixed public permutation of all N clients: each round takes its next `count` clients, cyclically.
 
     In any R consecutive rounds every client is scheduled at most ceil(R count / N) times.  The permutation follows from
     the run id, the registry, and the value of round 0 of the `beacon`.  Without a beacon a server can choose a manifest
-    whose permutation it likes: then T_C, the bound on a round's colluders, has to bound those of the whole registry.
+    whose permutation suits it: then T_C, the bound on colluders in a round, must bound those in the whole registry.
     """
 
     registry: Registry
@@ -324,7 +327,7 @@ class BalancedSelection(ScheduledSelection):
         return self._last_window[index]
 
     def times_scheduled(self, client: ClientId, index: int, rounds: int) -> int:
-        """Return in how many of the `rounds` rounds from this index on the client is scheduled."""
+        """Return how often a client is scheduled in a number `rounds` of rounds, the first of which has this index."""
         if client not in self._places:
             return 0
         first, N, place = index * self.count, len(self.registry), self._places[client]
@@ -346,7 +349,7 @@ def check_scheduled(me: ClientId, index: int, window: frozenset[ClientId]) -> No
 
 
 def check_contributor_scheduled(client: ClientId, index: int, window: frozenset[ClientId]) -> None:
-    """Raise ProtocolError unless a client that contributes is scheduled for the round."""
+    """Raise ProtocolError if a contributing `client` is not in `window`, the clients scheduled for round `index`."""
     if client not in window:
         raise ProtocolError(f"client {client} contributes to round {index}, for which it is not scheduled")
 

@@ -1,8 +1,9 @@
 """VRF selection: each client evaluates its own verifiable random function, so that nobody can choose the clients.
 
-Each of N clients is selected in each of R rounds with probability n / N, and takes part until its participation cap.
-The VRF does not know the cap: with the cap of a balanced schedule, ceil(R n / N), many clients selected in the last
-rounds have no participation left.  `describe_starvation` warns if too few clients would remain.
+In each of R rounds, each of N clients is selected with probability n / N.  A client takes part in no more rounds than
+its participation cap allows, but the VRF also selects clients that have reached the cap.  If the cap is ceil(R n / N),
+which suffices for a balanced schedule, many clients selected in the last rounds have no participation left.
+`describe_starvation` warns if too few clients would remain.
 """
 
 import hashlib
@@ -34,18 +35,20 @@ from dordis.selection.selection import (
 OUTPUT_BYTES = 16
 """Number of leading bytes of a VRF output that are compared, as a big-endian integer, with the threshold."""
 STARVED = 0.01
-"""Largest chance that causes no warning: that all tries of the last round fail because clients have reached their
-participation cap."""
+"""`describe_starvation` warns if all tries of the last round fail with a chance above this value, because too many
+clients have reached their participation cap."""
 
 
 @dataclass(frozen=True, eq=False)
 class VrfSelection:
-    """A client is selected if its VRF output for the round is below the threshold.
+    """Selects every client whose VRF output for the round is below a threshold.
 
-    The threshold is such that `expected` clients are selected on average.  All clients with an output below it are
-    selected: if only those with the smallest outputs were, the server could leave a client out unnoticed.  `indices` is
-    the number of round indices that the run plans for, counted from 0; a client does not show its output for a later
-    index, because the chance of too many colluders is planned for these indices only.
+    The `threshold` is set so that on average `expected` clients are selected.  The selection of one client does not
+    depend on the outputs of other clients.  A rule that selects the clients with the smallest outputs would let the
+    server conceal one client, and so bring in another client that was not selected.
+
+    `indices` is the number of round indices, counted from 0, that the run plans for; None means no limit.  A client
+    sends no proof for a later index, because the chance of too many colluders is bounded for the planned indices only.
     """
 
     registry: Registry
@@ -91,7 +94,7 @@ class VrfSelection:
         return proof if vrf_number(proof) < self.threshold else None
 
     def select(self, index: int, available: Collection[ClientId], proofs: Proofs = NO_PROOFS) -> SelectedClients:
-        """Select the available clients with a valid proof; an invalid proof counts as not sent."""
+        """Select the available clients with a valid proof; a client with an invalid proof is not selected."""
         alpha = self.alpha(index)
         claimed = {u: proofs[u] for u in sorted(set(available) & proofs.keys() & self.registry.keys())}
         valid = {u: proof for u, proof in claimed.items() if self._is_valid(u, alpha, proof)}
@@ -138,7 +141,7 @@ def vrf_number(proof: bytes) -> int:
 
 
 def check_index_planned(index: int, indices: int | None) -> None:
-    """Raise ProtocolError for an index that the run does not plan for: it would give the server one more try."""
+    """Raise ProtocolError for a round index that the run does not plan for: it would give the server one more draw."""
     if indices is not None and index >= indices:
         raise ProtocolError(f"index {index} is beyond the {indices} that the run plans for its rounds and tries")
 
@@ -150,7 +153,7 @@ def check_registered(parameters: CohortParameters, registry: Registry) -> None:
 
 
 def check_proofs_complete(parameters: CohortParameters, proofs: Proofs) -> None:
-    """Raise MalformedMessage unless there is one proof for every client of the round, and no other."""
+    """Raise MalformedMessage unless there is a proof for every client of the round, and for no other client."""
     if proofs.keys() != parameters.rank.keys():
         raise MalformedMessage("the proofs of selection are not from the round's clients")
 
@@ -167,7 +170,7 @@ def check_threshold(proof: bytes, threshold: int) -> None:
 
 
 def chance_below(trials: int, p: float, least: int) -> float:
-    """Return the chance that fewer than `least` of `trials` independent draws of probability p succeed.
+    """Return the chance of fewer than `least` successes in `trials` independent draws with success probability p.
 
     >>> round(chance_below(4, 0.5, 2), 9)
     0.3125
@@ -181,7 +184,9 @@ def chance_below(trials: int, p: float, least: int) -> float:
 
 
 def expected_cohort(clients: int, per_round: int, cap: int, number: int) -> float:
-    """Return the mean number of clients drawn for round `number`, counted from 1, that have a participation left.
+    """Return the mean number of clients drawn for a round that are still below their participation cap.
+
+    `number` is the number of the round, counted from 1.
 
     >>> expected_cohort(60, 30, 1, 1), expected_cohort(60, 30, 1, 2)
     (30.0, 15.0)
@@ -190,19 +195,25 @@ def expected_cohort(clients: int, per_round: int, cap: int, number: int) -> floa
 
 
 def is_starved(clients: int, per_round: int, rounds: int, cap: int, least: int, tries: int) -> bool:
-    """Tell whether all tries of the last round fail with a chance above `STARVED`, because clients are at their cap."""
+    """Tell whether the last round is starved: all its tries fail with a chance above `STARVED`.
+
+    A try fails if fewer than `least` of the drawn clients are still below their participation cap.
+    """
     eligible = expected_cohort(clients, per_round, cap, rounds) / clients
     return float(chance_below(clients, eligible, least) ** tries) > STARVED
 
 
 def working_cap(clients: int, per_round: int, rounds: int, cap: int, least: int, tries: int) -> int | None:
-    """Return the least participation cap, from `cap` on, under which the last round is not starved (`is_starved`)."""
+    """Return the least participation cap, at least `cap`, with which the last round is not starved (`is_starved`)."""
     caps = range(cap, rounds + 1)
     return next((c for c in caps if not is_starved(clients, per_round, rounds, c, least, tries)), None)
 
 
 def working_cohort(clients: int, per_round: int, rounds: int, least: int, tries: int) -> int | None:
-    """Return the cohort size nearest to `per_round` for which the cap of a balanced schedule suffices, or None."""
+    """Return the cohort size nearest to `per_round` with which the last round is not starved (`is_starved`), or None.
+
+    The participation cap is that of a balanced schedule with the same cohort size; `least` is scaled in proportion.
+    """
     for n in sorted(range(1, clients + 1), key=lambda n: (abs(n - per_round), n)):
         cap, fewest = -(-rounds * n // clients), max(1, -(-least * n // per_round))
         if n >= 2 and not is_starved(clients, n, rounds, cap, fewest, tries):
