@@ -1,7 +1,7 @@
 """Applications: federated learning, private means and histograms, language models, audits; and how they read options.
 
-A configuration names the classes `Server` and `Client` of an application.  The class `Settings` of the application
-describes the options of both.  In a simulation the options are decoded once, and not once for each client.
+A configuration names the classes `Server` and `Client` of an application.  Both classes read the same options, which
+the application's class `Settings` describes.  A simulation decodes the options once, and not once for each client.
 """
 
 from collections.abc import Callable
@@ -23,9 +23,9 @@ Shared = TypeVar("Shared")
 
 
 def build_once(settings: type[Settings], make: Callable[[Settings, Task], Shared]) -> Callable[[Task], Shared]:
-    """Return a function of a task, which calls `make` with the task's decoded options and the task.
+    """Return a function that decodes the options of a task as `settings` and returns `make(decoded options, task)`.
 
-    The function caches its last result.  So `make` is called once for a server and all clients with equal tasks.  The
+    The function caches its last result.  So `make` is called only once for a server and clients with equal tasks.  The
     function raises InputError if the options are invalid.
 
     >>> class Settings(msgspec.Struct, frozen=True):

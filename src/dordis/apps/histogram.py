@@ -1,4 +1,4 @@
-"""A private histogram: each client has one value and adds one to its bin, and the server learns the frequencies."""
+"""A private histogram: each client adds 1 to the bin of its value; the server estimates the share of each bin."""
 
 import math
 from itertools import pairwise

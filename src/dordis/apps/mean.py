@@ -45,7 +45,7 @@ class PooledServer(AppServer):
         return self._total.size
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
-        """Add the sum of a round, and the number of clients in each coordinate of the sum."""
+        """Add the sum of a round to the total, and the number of clients in each coordinate of the sum to the count."""
         self._total += aggregate.total
         self._count += aggregate.counts
 

@@ -34,7 +34,7 @@ from dordis.rounds.invitation import Accepted, Invitation, Train
 from dordis.rounds.watch import REFUSED, StageBegan, Watch, silent
 
 LONG = 1 << 16
-"""Least length of updates that several threads encode and sum; for shorter updates threads would take more time."""
+"""Least length of updates that several threads encode and sum; for shorter updates one thread is faster."""
 PIECE = 1 << 15
 """Number of coordinates that are summed at a time, over all clients: few enough for the processor's cache."""
 NOTHING: Vector = np.zeros(0, np.uint32)
@@ -50,8 +50,8 @@ class Clients(Protocol):
 class PredictedRound:
     """A round whose outcome is known before anything is summed.
 
-    `course` knows its survivors and the errors that it raises.  `leaving` has the stage at which each dropout leaves,
-    and `refusing` the clients whose owners refused.
+    `course` predicts the survivors and raises the errors of the round.  `leaving` has the stage at which each dropout
+    leaves, and `refusing` the clients whose owners refused.
     """
 
     course: Prediction
@@ -89,7 +89,7 @@ class IdealRounds:
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
         """Invite the clients that do not drop out early, let them train, and return the clients that are ready.
 
-        For a protocol without a fixed list of clients, return only the helpers' keys: clients arrive later.
+        For a protocol without a fixed list of clients, return only the helpers' keys: clients arrive later, in `sum`.
         """
         self._departures.begin(invitation.invite.info.index, invitation.clients)
         if not self._protocol.has_cohort:
@@ -159,8 +159,9 @@ class IdealRounds:
         return RoundResult(outputs, aggregate, stages, self._dropped(entered), sum_check=check, clients=clients)
 
     def _enter(self, agreed: AgreedRound) -> "PredictedRound":
-        """Ask the owners for consent, count participations, and predict the round; a client whose owner refuses drops
-        out.
+        """Ask the owners for consent, count participations, and predict the round.
+
+        A client whose owner refuses drops out.
         """
         parameters, predict = agreed.parameters, self._protocol.predict
         if predict is None:
@@ -194,7 +195,7 @@ class IdealRounds:
     def _contributes(self, u: ClientId, agreed: AgreedRound, invitation: Invitation) -> bool:
         """Let a client accept the invitation and train; let its owner consent and count the participation.
 
-        Return False if client or owner refuses any of these, or if the client's proof of selection is invalid.
+        Return False if the client or its owner refuses, or if the client's proof of selection is invalid.
         """
         proof = self._accepted(u, invitation)
         if proof is None or not self._trained(u):
@@ -208,7 +209,7 @@ class IdealRounds:
         return True
 
     def _dropped(self, entered: "PredictedRound") -> dict[str, tuple[int, ...]]:
-        """Return the dropouts by stage; clients whose owners refused are listed under REFUSED instead."""
+        """Return the dropouts by stage; clients whose owners refused are not under a stage, but under REFUSED."""
         leaving, refusing = entered.leaving, entered.refusing
         lost = {stage: [u for u in leaving if leaving[u] == stage] for stage in self._protocol.stages}
         dropped = {stage: tuple(int(u) for u in gone if u not in refusing) for stage, gone in lost.items()}

@@ -244,8 +244,8 @@ class SimulatedHome:
     ) -> RoundRunner:
         """Return a runner of the run's rounds.
 
-        `counted` has the participations so far, because simulated owners store no participations themselves.  `tap`
-        may wrap the exchange, for instance to record messages.
+        `counted` has the participations in earlier rounds, because simulated owners do not store them.  `tap` may wrap
+        the exchange, for instance to record messages.
         """
         is_open = isinstance(selection, OpenArrival)
         order = in_given_order if is_open else partial(arrival_order, self.selection_seed)
@@ -278,7 +278,7 @@ class SimulatedHome:
     def create_clients(
         self, run: bytes, selection: Selection, counted: Mapping[Attendance, OwnerCharge] | None = None
     ) -> SimulatedClients:
-        """Return the clients of a run, whose owners have counted the participations in `counted`."""
+        """Return the clients of a run; `counted` has the participations that their owners have counted before."""
         participation = {u: MemoryParticipation() for u in self.identities.ids}
         for (began, index), count in (counted or {}).items():
             failure = float(self.job.design.agreement.round_failure)

@@ -93,7 +93,7 @@ class MeasuredProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Bench:
-    """A benchmark that times rounds with updates of zeros, with as many clients and the same noise as a job."""
+    """A benchmark that times rounds with updates of zeros; number of clients and noise are those of a job."""
 
     simulated: SimulatedJob
     hardware: Hardware
@@ -179,8 +179,8 @@ def profile(
 ) -> MeasuredProfile:
     """Time a round for each length in `dims` and each number of chunks in `numbers`, `repeats` times each.
 
-    Return the times, and the performance model that is fitted to them.  The times of a first round, which only warms
-    up, are not used.
+    Return the times, and the performance model that is fitted to them.  The first round only warms up caches, and its
+    times are not used.
     """
     config, bench = simulated.config, Bench(simulated, hardware, max(*simulated.job.app.dims, *dims))
     progress("warming up")
@@ -237,8 +237,9 @@ class RehearsalCosts:
     """Bytes that a client receives if it gets the whole model; a client that has the model gets `model_bytes` fewer."""
     model_bytes: int
     missed_bytes: int | None
-    """Bytes of the sum of one missed round, which a client that missed the round receives instead of the model; None if
-    it receives the model.
+    """Bytes of the sum of one missed round.  A client that missed one round receives this sum instead of the model.
+
+    None if such a client receives the model.
     """
 
     @property
@@ -258,9 +259,9 @@ def zero_population(simulated: SimulatedJob, design: RoundPlan, identities: Iden
 def rehearse(simulated: SimulatedJob) -> RehearsalCosts:
     """Return the estimated costs of a round.
 
-    One round with updates of zeros is measured, and one training of one client, whose update is discarded.
+    Measured are one round with updates of zeros, and one training of one client, whose update is discarded.
 
-    If the application has updates of several lengths, the longest one is measured.
+    If the application has updates of several lengths, the round has updates of the largest length.
     """
     job = simulated.job
     n, kept = job.design.setting.clients, job.design.setting.summed_dim
@@ -283,7 +284,7 @@ def rehearse(simulated: SimulatedJob) -> RehearsalCosts:
 
 
 def _missed(simulated: SimulatedJob, model: int) -> int | None:
-    """Return the bytes of the sum of one missed round, which brings a client's model up to date.
+    """Return the bytes of the sum of one missed round, with which a client brings its model up to date.
 
     Return None if clients cannot compute the model from sums, or if the model, of `model` bytes, is not larger.
     """

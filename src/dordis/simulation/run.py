@@ -120,9 +120,9 @@ def job_with_app(config: Config, app: AppServer, client: AppClients) -> Simulate
 
 
 def check_dropout(config: Config, job: Job) -> None:
-    """Raise InputError if, at the simulated dropout rate, every round fails.
+    """Raise InputError if every round fails at the simulated dropout rate.
 
-    A round fails if more clients drop out before their upload than the tolerance T.
+    A round fails if the number of clients that drop out before their upload exceeds the tolerance T.
     """
     dropout, before = config.simulation.dropout, job.protocol.stages[: job.protocol.upload + 1]
     fixed = job.protocol.has_cohort and preparing.selection_kind(config) != VRF

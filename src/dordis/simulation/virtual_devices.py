@@ -1,7 +1,7 @@
 """Virtual time: rounds on simulated devices and links of any speed, without waiting for them.
 
-A computation is run immediately, or only its duration is modelled.  Its duration is then added, in virtual time, to the
-work of the client's or the server's processor, and the duration of messages to the work of the client's link.
+A computation is run immediately and measured, or only its duration is modelled.  In virtual time the computation then
+occupies the processor of the client or of the server for this duration, and messages occupy the link of the client.
 Processors and links serve requests in order of arrival.
 """
 
@@ -24,7 +24,7 @@ ZIPF = 1.2
 """The paper's Zipf exponent a: the i-th slowest client takes i^-a times the time of the slowest client."""
 MEGABIT = 1e6
 WORKERS = 2
-"""Number of requests that a client handles in parallel in a pipeline, so that short ones do not wait for a long one."""
+"""Number of requests that a client handles in parallel in a pipeline, so that no short request waits for a long one."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -147,7 +147,7 @@ class _Queue:
     free: float = 0.0
 
     def end(self, arrival: float, seconds: float) -> float:
-        """Return the time at which a job would be done that arrives at `arrival` and takes `seconds`."""
+        """Return when a job of `seconds` that arrives at `arrival` would end; the queue itself does not change."""
         return max(self.free, arrival) + seconds
 
 

@@ -1,16 +1,17 @@
 """Bounds on the values of clients: given as public knowledge, or found privately as powers of two.
 
-To find bounds, every client adds 1 to one bin of each column: the bin for the sign of its value and for the least k
-with |value| <= 2^k, for k in -20 .. 40.  So the update of a client has a norm of sqrt(columns) at most.  On each side
-of 0, the bound of a column is the largest power of two whose noisy count exceeds a threshold.  With a probability of at
-least 0.9999, the noise of no bin of no column exceeds this threshold.  The bound is then extended to the next powers of
-two while their counts exceed 2 sigma, where sigma is the standard deviation of the noise in a count.  A side of 0
-without a count above the threshold gets the bound 0.
+To find bounds, every client adds 1 to one bin of each column.  Each bin stands for a sign and an exponent k in -20 ..
+40; the bin of a value has the sign of the value and the least k with |value| <= 2^k.  So the update of a client has a
+norm of sqrt(columns) at most.  The positive and the negative values of a column have a bound each.  This bound is at
+first the largest power of two whose noisy count exceeds a threshold; with a probability of at least 0.9999, the noise
+stays below the threshold in all bins of all columns.  Then the bound is doubled as long as the count of the next larger
+power of two exceeds 2 sigma, where sigma is the standard deviation of the noise in a count.  If no count of positive
+(or of negative) values exceeds the threshold, their bound is 0.
 
 Limits: a value beyond 2^40 is counted and clipped as 2^40; bounds below 2^-20 are not found.  Values beyond the bounds
-are clipped.  A bin next to a bound may have about 2 sigma clients whose values are clipped; a bin further away, or on
-the other side of 0, some 5 sigma clients.  With few clients, many columns or a small budget no bounds can be found, and
-the query is refused.
+are clipped.  The bin next to a bound may have the clipped values of about 2 sigma clients.  Any bin further away, and
+any bin of a sign with the bound 0, may have the clipped values of about 5 sigma clients.  With few clients, many
+columns or a small budget no bounds can be found, and the query is refused.
 
 `find_ranges` finds the ranges of the numeric columns of a table with a share of the budget.  The ranges, and the run
 that uses them, together cost the given epsilon.  The type of each column (number or text) counts as public; everything
@@ -55,14 +56,14 @@ from dordis.privacy.scaling import Floats
 from dordis.protocols.parameters import RUN_BYTES
 
 SHARE = 0.1
-"""Part of the budget that is spent on finding bounds; with the rest, the noise of the answer is 5 % larger."""
+"""Part of the budget that is spent on finding bounds.  The answer has only the rest, so its noise is 5 % larger."""
 CONFIDENCE = 0.9999
-"""Probability that the noise of no bin exceeds the threshold; a bin whose noise exceeds the threshold may widen the
-bounds a millionfold.
+"""Probability that the noise stays below the threshold in all bins.  It is high because a single bin whose noise
+exceeds the threshold can make the bounds a million times too wide.
 """
 NEXT = 2.0
-"""The bounds are extended by the next bin if its count exceeds this number of standard deviations of the noise; a wrong
-extension only doubles the noise of the answer.
+"""A bound is extended by the next bin if the count of this bin exceeds this number of standard deviations of the noise.
+The number can be small because a wrong extension only doubles the noise of the answer.
 """
 LEAST, MOST = -20, 40
 _SIDE = MOST - LEAST + 1
@@ -72,7 +73,7 @@ WIDTH = 2 * _SIDE
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """Public lower and upper bounds of each column, both (columns,)."""
+    """Public lower and upper bounds of each column: two arrays of the shape (columns,)."""
 
     low: Floats
     high: Floats
@@ -90,7 +91,7 @@ class Bounds:
         return reach
 
     def scaled(self, values: Floats) -> Floats:
-        """Clip values, and map each column to -1 .. 1: a row then has a norm of sqrt(columns) at most.
+        """Clip values to the bounds, and map each column to -1 .. 1, so that a row has a norm of sqrt(columns) at most.
 
         >>> Bounds(np.array([0.0]), np.array([8.0])).scaled(np.array([[0.0], [6.0], [99.0]])).ravel().tolist()
         [-1.0, 0.5, 1.0]
@@ -162,7 +163,7 @@ def count_bins(
 def bin_shares(values: Floats, owner: npt.NDArray[np.int64]) -> Updates:
     """Return a function from a client's index to its update.
 
-    In every column the non-empty cells of a client share one count: with n cells, each adds 1 / n to its bin.
+    In every column a client adds up to 1: if n of its cells in the column are not empty, each adds 1 / n to its bin.
 
     >>> update = bin_shares(np.array([[1.0], [4.0], [np.nan], [4.0]]), np.array([0, 0, 1, 0]))
     >>> update(0)[np.flatnonzero(update(0))].round(2).tolist(), update(1).any().item()
@@ -196,8 +197,9 @@ def find_bins(values: Floats) -> npt.NDArray[np.int64]:
 
 
 def quantile(columns: int) -> float:
-    """Return the threshold, in standard deviations of the noise: with probability `CONFIDENCE` the noise of all bins of
-    all columns is below it.
+    """Return the threshold for counts, in standard deviations of the noise.
+
+    With probability `CONFIDENCE` the noise stays below the threshold in all bins of all columns.
     """
     return NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / (WIDTH * columns))
 
@@ -267,9 +269,9 @@ def find_ranges(
     """Find ranges of numeric columns privately, as powers of two on either side of 0.
 
     `data` and `table` are as in `dordis.train`.  `columns` are by default all numeric features to which `table` gives
-    neither a range nor categories.  The fraction `share` of the budget `epsilon` is spent; the result states as
-    `epsilon_left` what is left for a run.  Privacy is for one client, with all its rows.  With a `ledger` every client
-    is charged before anything is computed.
+    neither a range nor categories.  The fraction `share` of the budget `epsilon` is spent; `epsilon_left` of the result
+    is the epsilon that is left for a run.  The guarantee protects one client with all its rows.  With a `ledger` every
+    client is charged before anything is computed.  `ledger`, `budget` and `entropy` are as in `dordis.mean`.
 
     >>> import dordis
     >>> rows = {"age": [20 + i % 60 for i in range(2000)], "ill": ["no", "yes"] * 1000}
@@ -323,9 +325,9 @@ def _epsilon(cost: ReleaseCost, delta: float) -> float:
 
 
 def choose_columns(rows: Columns, table: Table, wanted: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the columns whose ranges are to be found: the `wanted` ones, or all numeric features without a range.
+    """Return the columns whose ranges are to be found: `wanted`, or by default all numeric features without a range.
 
-    Raise InputError if there are none, or if a wanted column is absent, holds text or already has a range.
+    Raise InputError if no column remains, or if a wanted column is absent, holds text or already has a range.
     """
     if wanted is not None:
         if absent := [name for name in wanted if name not in rows.names]:

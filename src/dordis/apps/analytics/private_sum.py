@@ -1,7 +1,8 @@
 """One private sum over the values of clients: checks of the values, the plan of the release, and one simulated round.
 
-Values are rows of a table; errors never contain a value.  The sum has distributed Skellam noise (XNoise).  Two inputs
-are neighbours if they differ in one client, whose update is zero in one of them.  The number of clients is public.
+The values are the rows of a table; error messages never contain a value.  The sum has distributed Skellam noise
+(XNoise).  Differential privacy compares two inputs that differ in one client only, whose update is zero in one of the
+two inputs.  The number of clients is public.
 """
 
 import math
@@ -41,7 +42,9 @@ from dordis.simulation.population import SimulatedHome
 from dordis.simulation.run import first_ids, home_of_updates, single_round
 
 LEAST_CLIENTS = 3
-"""Least number of clients: with two, one client and the server together would know the value of the other client."""
+"""Least number of clients.  Of two clients, one could collude with the server; the sum without the colluder's value is
+then a single value, hidden by noise but by no other value.
+"""
 
 
 def column_names(values: object) -> tuple[str, ...]:
@@ -199,9 +202,9 @@ def group_rows(values: Any, client: Any, ids: Sequence[int] | None) -> ClientRow
 
 IDEAL, FULL = "ideal", "full"
 HEADROOM = 8.0
-"""The ring has room for this many standard deviations of a sum; many, because bits cost nothing in a simulation."""
+"""Number of standard deviations of the sum for which the ring has room: many, as bits cost nothing in a simulation."""
 _FINE = 100.0
-_MARGIN = 0.9  # the noise is planned for MOST_BITS, and its sigma is a little larger with fewer bits
+_MARGIN = 0.9  # part of LARGEST_VARIANCE to use: with fewer bits than MOST_BITS the plan needs slightly more noise
 
 Updates = Callable[[int], Floats]
 """A function from the zero-based index of a client to the client's update."""
@@ -249,7 +252,7 @@ class QueryBudget:
         return cls(check_epsilon(epsilon), default_delta(clients) if delta is None else check_delta(delta))
 
     def split(self, share: float) -> "tuple[QueryBudget, QueryBudget]":
-        """Divide the budget; return the fraction `share` of it and the rest."""
+        """Return two budgets: the fraction `share` of this budget, and the rest."""
         return replace(self, part=share * self.part), replace(self, part=(1 - share) * self.part)
 
 
@@ -284,12 +287,12 @@ def plan_release(clients: int, dim: int, clip: float, budget: QueryBudget, how: 
 
 
 def _bits(planned: RoundPlan) -> int:
-    """Return the bits of a coordinate of the sum: enough for a fine grid of integers, and no more.
+    """Return the number of bits of a coordinate of the sum: enough for a fine grid of integers, and no more.
 
-    With more bits the noise has a larger variance on the grid, and the tables for drawing it take seconds to compute.
-    On a grid that is fine enough, rounding adds about 1 % to the norm of an update and less to the variance of the sum.
-    The bits are also limited by the largest variance that `ideal` fidelity can draw at once.  The noise in real units
-    hardly depends on the grid.
+    On a fine grid, rounding adds at most about 1 % to the norm of an update and to the variance of the sum.  Each
+    further bit would quadruple the variance of the noise in units of the grid, and the tables for drawing noise of a
+    large variance take seconds to compute.  With `ideal` fidelity there is also a largest variance that can be drawn at
+    once.  The noise in real units hardly depends on the grid.
     """
     ring = planned.setting.ring(MOST_BITS)
     noise = ring.kappa * _plan(planned).sigma ** 2
@@ -304,7 +307,7 @@ def _bits(planned: RoundPlan) -> int:
 
 
 def _plan(planned: RoundPlan) -> Plan:
-    assert planned.plan is not None  # noqa: S101  XNoise has one
+    assert planned.plan is not None  # noqa: S101  every plan of XNoise has noise
     return planned.plan
 
 
@@ -349,7 +352,8 @@ def _population(planned: RoundPlan, updates: Updates, how: Conditions) -> Simula
 def one_hot(places: npt.NDArray[np.int64], width: int) -> Updates:
     """Return a function from a client's index to its one-hot update.
 
-    A column has `width` coordinates: the coordinate `places[client, column]` is 1, all others are 0.
+    Each column has `width` coordinates of the update.  Of these, coordinate `places[client, column]` is 1, all others
+    are 0.
     """
     columns = places.shape[1]
     starts = width * np.arange(columns)

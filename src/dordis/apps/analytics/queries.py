@@ -1,4 +1,4 @@
-"""`dordis.mean` and `dordis.histogram`: check the values, settle the bounds, run a round, return the answer."""
+"""The functions `dordis.mean` and `dordis.histogram`, which simulate one round, and the answers that they return."""
 
 from __future__ import annotations
 
@@ -39,17 +39,19 @@ from dordis.privacy.scaling import Floats
 from dordis.protocols.parameters import MALICIOUS
 
 Figures = float | Floats
-"""A number if the values came as one column, of the shape (clients,); else an array with a number for each column."""
+"""A statistic: one number if the caller's values have the shape (clients,), else an array of one number per column."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class PrivateAnswer:
-    """Guarantee and conditions of a private statistic.
+    """What every private statistic states about its guarantee and about the round that computed it.
 
-    `epsilon` and `delta` cover the whole answer; `epsilon_for_bounds` is the epsilon of finding the bounds alone, at
-    the same delta.  `dropped` of the `clients` dropped out; their values are not in the answer.  `sum_check` is the
-    result of the check for impossible sums (`dordis.rounds.impossible_sums`): `passed`, or `vacuous` if garbage would
-    have passed too.
+    `epsilon` and `delta` are the privacy cost of the whole query.  `epsilon_for_bounds` is the part of the query that
+    searched for bounds, as an epsilon at the same delta; it is 0 if the caller gave bounds.  `clients` is the number of
+    clients, of which `dropped` dropped out; the values of these dropouts are not in the answer.  The guarantee holds
+    against a server of the kind `mode` that colludes with `colluders` of the clients.  `fidelity` says how the round
+    was simulated.  `sum_check` is the result of the check for impossible sums (`dordis.rounds.impossible_sums`):
+    `passed`, or `vacuous` if garbage would have passed too.
     """
 
     epsilon: float
@@ -66,7 +68,10 @@ class PrivateAnswer:
 
     @property
     def terms(self) -> tuple[str, ...]:
-        """Return sentences on the guarantee (unit and adjacency, adversary, dropout, simulation), and warnings."""
+        """Return the terms of the guarantee as sentences, and warnings if epsilon or delta is too large.
+
+        The sentences say what is protected and against whom, what is outside the guarantee, and what was simulated.
+        """
         server = "a server that may deviate" if self.mode == MALICIOUS else "a server that follows the protocol"
         simulated = {
             "ideal": "simulated: the noise law and rounding of the protocol, no masks and no messages",
@@ -83,7 +88,7 @@ class PrivateAnswer:
 
     @property
     def _zero(self) -> str:
-        """Return words that say for which value a zero update stands; `terms` inserts them into its first sentence."""
+        """Return a clause for the first sentence of `terms`: it says which value a zero update stands for."""
         return ""
 
     def __repr__(self) -> str:
@@ -121,7 +126,7 @@ class PrivateHistogram(PrivateAnswer):
     edges: Floats
     bounds: tuple[Figures, Figures] | None
     categories: tuple[str, ...] = ()
-    """Names of the bins of a column with categories, `other` last; empty if the bins are ranges of numbers."""
+    """The names of the bins if they are categories (the last is `other`); empty if the bins are ranges of numbers."""
 
     @property
     def _zero(self) -> str:
@@ -174,24 +179,26 @@ def mean(
     clients: Sequence[int] | None = None,
     entropy: Entropy | None = None,
 ) -> PrivateMean:
-    """Return the mean of clients' values under distributed differential privacy, one row for each client.
+    """Return the noisy mean of clients' values, under distributed differential privacy.  Each client has one row.
 
     `values` has the shape (clients,) or (clients, columns).  If clients have several rows, `client` is the DataFrame's
     column that names the client of each row, or a list of one client name for each row; then the mean of a client's
     rows counts as its one row.  Values are clipped to the `bounds`: one pair (low, high) for all columns, a list of one
     pair for each column, or a dictionary by column name.  Bounds must be public knowledge, never computed from the
     values; the noise is proportional to high - low.  Without bounds a tenth of the budget is spent on finding bounds
-    that are powers of two.  This takes some hundreds of clients (see `dordis.apps.analytics.bounds`) and makes the
-    noise on the mean 5 % larger.  `sigma` is the standard deviation of the noise, without the effect of clipping.
+    that are powers of two.  The search for bounds needs some hundreds of clients (see `dordis.apps.analytics.bounds`)
+    and makes the noise on the mean 5 % larger.  `sigma` of the result is the standard deviation of the noise; it does
+    not include the error that clipping causes.
 
-    Privacy is for one client, whose row is replaced by the middle of the bounds, against the server and `colluders` of
-    the clients.  `delta` is min{n^-1.1, 10^-5} for n clients if it is not given.  `dropped` clients, chosen at random,
-    drop out.  With `fidelity` "ideal" the noise in the sum is drawn at once; with "full" every message of SecAgg is
-    sent.  `mode` is the server to withstand: "malicious" or "semi-honest".  A `ledger` is a file to which all queries
-    over the same clients are charged; the first query creates the file.  `budget` is the epsilon that all these queries
-    may spend together; queries that would exceed it are refused.  `clients` are the client ids of the rows; they are
-    1, 2, .. if not given, and the rows must then have the same order in every query.  Pass `entropy` in tests only:
-    anybody who can predict it can remove the noise.
+    The guarantee protects one client: it compares the result with the result that has the client's row replaced by the
+    middle of the bounds.  It holds against a server that colludes with `colluders` of the clients.  `delta` is
+    min{n^-1.1, 10^-5} for n clients if it is not given.  `dropped` clients, chosen at random, drop out.  With
+    `fidelity` "ideal" the noise in the sum is drawn at once; with "full" every message of SecAgg is sent.  `mode` is
+    the kind of server: "malicious" or "semi-honest".  A `ledger` is a file to which all queries over the same clients
+    are charged; the first query creates the file.  `budget` is the epsilon that all queries in the ledger may spend
+    together; a query that would exceed it is refused.  `clients` are the client ids of the rows, by default 1, 2, .. ;
+    with these defaults the rows must have the same order in every query.  Pass `entropy` in tests only: anybody who can
+    predict it can remove the noise.
 
     >>> import dordis
     >>> ages = [20 + i % 50 for i in range(1000)]
@@ -245,8 +252,9 @@ def histogram(
     above the edge.  A number of `bins` divides the range between the `bounds` evenly; values beyond the bounds are in
     the first and the last bin, and bounds that are not given are found privately.  The public `categories` of a text
     column have one bin each; all other values share one more bin, the last.  Never compute edges, bounds or categories
-    from the values.  With `client`, each of a client's n rows adds 1 / n to a bin.  Privacy is for one client, which is
-    removed from the counts.  All other arguments are as in `mean`.
+    from the values.  If `client` names the clients, each of a client's n rows adds 1 / n to a bin.  The guarantee
+    protects one client: it compares the counts with the counts without this client.  All other arguments are as in
+    `mean`.
 
     >>> import dordis
     >>> ages = [20 + i % 50 for i in range(1000)]
@@ -310,7 +318,7 @@ def _ledger(
 def _settle_bounds(
     rows: Floats, bounds: Any, budget: QueryBudget, how: Conditions, names: Sequence[str]
 ) -> _SettledBounds:
-    """Return the given bounds, or find bounds with a part of the budget; also return the cost and the budget left."""
+    """Return the bounds of the caller, or find bounds; also return the cost of finding them, and the budget left."""
     if bounds is not None:
         return bounding.read_bounds(bounds, rows.shape[1], names), (), budget
     part, rest = budget.split(bounding.SHARE)

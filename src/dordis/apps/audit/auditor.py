@@ -1,4 +1,4 @@
-"""The auditor: runs whole rounds with dropout and colluders, attacks them with canaries, and tests their noise."""
+"""Audits of privacy: run full rounds with dropout and colluders, attack them with canaries, and test their noise."""
 
 import secrets
 from collections.abc import Collection, Mapping, Sequence
@@ -36,10 +36,10 @@ from dordis.simulation.run import home_of_clients, home_of_updates, single_round
 
 
 class KnownNoise:
-    """A recorder of a protocol's rounds: it records the parameters, the clients' inputs and the colluders' noise.
+    """A recorder of rounds: it records their parameters, the clients' inputs and the colluders' noise.
 
-    Run the rounds with the attribute `protocol`, which is the given protocol with recording, and pass `watch` to each
-    round: `watch` asks the colluders for their noise before they erase the seeds of the noise.
+    Run the rounds with the attribute `protocol`: the given protocol, extended by the recording.  Pass `watch` to each
+    round: this method asks the colluders for their noise before they erase the seeds of the noise.
     """
 
     def __init__(self, protocol: SummingProtocol, colluders: Collection[ClientId], law: NoiseLaw = SKELLAM) -> None:
@@ -87,7 +87,7 @@ class KnownNoise:
         return self._parameters
 
     def measure_chunk(self, chunk: int, output: ChunkOutput) -> "ChunkNoise":
-        """Return the noise in the sum of a chunk: subtract the inputs, and then the noise that the colluders know."""
+        """Return the noise in the sum of a chunk: all of it, and the part that the colluders do not know."""
         span = self.parameters.chunks[chunk]
         inputs = (self._inputs[u][span] for u in output.survivors)
         known = np.zeros(span.stop - span.start, np.uint32)
@@ -132,7 +132,7 @@ class FixedDropout:
     """The same dropout in every round.
 
     The `dropped` clients with the largest ids leave before their upload.  The `late` clients with the next largest ids
-    leave after it, before the disclosure.  `upload` and `disclosure` are the names of these two requests.
+    leave after their upload, before the disclosure.  `upload` and `disclosure` are the names of the two requests.
     """
 
     dropped: int
@@ -142,7 +142,7 @@ class FixedDropout:
 
     @classmethod
     def from_protocol(cls, protocol: SummingProtocol, dropped: int, late: int) -> "FixedDropout":
-        """Return the dropout for a protocol, with the protocol's names of the requests for upload and disclosure."""
+        """Return the dropout for rounds of a protocol, with the names that this protocol gives to the two requests."""
         disclosure = next(request.__name__ for request in protocol.requests if request.discloses)
         return cls(dropped, late, protocol.stages[protocol.upload], disclosure)
 
@@ -162,9 +162,10 @@ class Audit:
     """The result of an audit: measurements of the audited rounds, and the findings that follow from them.
 
     `canaries` is the outcome of the attack.  `noise` compares all noise in the sums with the variance that the rounds
-    state.  `hidden` compares the noise that the colluders do not know with the variance on which the ledger's charge
-    rests.  `counted` is the smallest such variance of a round, divided by the variance that the plan needs; if
-    `counted` is below 1, the planned epsilon does not hold.  `level` is the error probability of the tests (`LEVEL`).
+    state.  `hidden` compares the noise that the colluders do not know with the charged variance, from which the ledger
+    computes the privacy cost.  `counted` is the smallest charged variance of all rounds, divided by the variance that
+    the plan needs.  The planned epsilon does not hold if `counted` is below 1.  `level` is the error probability of the
+    tests (`LEVEL`).
     """
 
     canaries: GuessOutcome
@@ -253,9 +254,9 @@ def audit(
     """Run all rounds of a design with the full protocol, attack them with canaries, and test their noise.
 
     In every round the first `design.setting.colluders` clients collude with the server, the last `dropped` clients
-    leave before their upload, and `late` more leave after it, so that the other clients disclose shares of the seeds
-    of these late clients.  All clients that upload and do not collude are canaries.  Raise InputError unless the design
-    has all clients in every round and a coordinate for every client, as `toy_design` has.
+    leave before their upload, and `late` more leave after their upload, so that the other clients disclose shares of
+    the seeds of these late clients.  All clients that upload and do not collude are canaries.  Raise InputError unless
+    the design has all clients in every round and a coordinate for every client, as `toy_design` has.
     """
     plan, setting = find_plan(design), design.setting
     check_everyone(design)
@@ -285,7 +286,7 @@ def audit_records(
 
     The planned events are the rounds and the retries of the plan.  In every event the first `design.setting.colluders`
     clients collude with the server, the last `dropped` clients leave before their upload, and `late` more leave after
-    it.  All records of clients that upload and do not collude are canaries.
+    their upload.  All records of clients that upload and do not collude are canaries.
     """
     plan, setting = find_plan(design), design.setting
     if setting.records is None or setting.dim < setting.clients * setting.records.records:
@@ -312,11 +313,11 @@ def audit_records(
 
 @dataclass(frozen=True, eq=False)
 class AttackedRound:
-    """What an audit keeps of one round.
+    """The measurements of an audit in one round.
 
     `total` is the sum as the adversary sees it: in real units, after the colluders' noise was subtracted.  `noise` has
     samples of all noise in the chunks, and `hidden` samples of the noise that the colluders do not know.  `charged` is
-    the smallest variance of a chunk on which the ledger's charge rests.
+    the smallest charged variance of a chunk (see `Audit`).
     """
 
     total: Floats

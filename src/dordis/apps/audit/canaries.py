@@ -29,9 +29,9 @@ Coins = npt.NDArray[np.bool_]
 
 CONFIDENCE = 0.999
 GUESSED = (Fraction(1, 50), Fraction(1, 10), Fraction(1, 3), Fraction(1))
-"""Fractions of the coins that are guessed.
+"""Fractions of the coins that the attack guesses.
 
-Each fraction is a test of its own; the tests divide the error probability 1 - confidence evenly.
+The attack makes one test for each fraction; the tests divide the error probability 1 - confidence evenly.
 """
 _HALVINGS = 40
 
@@ -40,8 +40,9 @@ _HALVINGS = 40
 class GuessOutcome:
     """Outcome of the attack: it guessed `guesses` of the `canaries` coins, and `correct` of these guesses were right.
 
-    With the confidence `confidence`, the mechanism's epsilon is at least `shown`.  If all guesses were right, `shown`
-    would be `most`.  The mechanism claims epsilon `claimed` at `delta`.
+    With the confidence `confidence`, the mechanism's epsilon at `delta` is at least `shown`.  With this number of
+    canaries, `shown` can be at most `most`, which is reached if all guesses are right.  The mechanism claims the
+    epsilon `claimed`.
     """
 
     canaries: int
@@ -102,9 +103,9 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
     """Return a bound on the probability of `correct` or more right guesses against an (epsilon, delta)-private
     mechanism.
 
-    Theorem 5.2 of the cited paper, for m canaries, r guesses and v correct ones: beta + 2 m delta alpha, with W
-    binomial over r guesses that are right with probability e^eps / (1 + e^eps), beta = P[W >= v] and alpha the maximum
-    over i of P[v - i <= W < v] / i.
+    For m canaries, r guesses and v correct guesses, Theorem 5.2 of the cited paper gives the bound beta + 2 m delta
+    alpha.  Let W be the number of right guesses if each of r guesses is independently right with the probability e^eps
+    / (1 + e^eps).  Then beta = P[W >= v], and alpha is the maximum over i of P[v - i <= W < v] / i.
     """
     if not 0 <= correct <= guesses <= canaries or epsilon < 0 or not 0 <= delta <= 1:
         raise InputError("need 0 <= correct <= guesses <= canaries, epsilon of 0 or more, and delta in 0..1")
@@ -157,7 +158,8 @@ WIDTH = 16
 class CanaryRecords(RecordClient):
     """A client whose records are canaries.
 
-    Record i has the largest gradient, in the coordinate `first` + i only, if its coin is 1, and else a zero gradient.
+    If the coin of record i is 1, the record has the largest possible gradient, in the coordinate `first` + i only.  If
+    the coin is 0, the gradient is zero.
     """
 
     def __init__(self, first: int, coins: Coins, dim: int) -> None:
@@ -170,7 +172,7 @@ class CanaryRecords(RecordClient):
 
     @property
     def width(self) -> int:
-        """Return the number of records in a slice, whose gradients are computed at once."""
+        """Return the number of records whose gradients are computed at once."""
         return WIDTH
 
     def record_gradients(self, round: RoundInfo, model: Numbers, places: Places) -> Reals:

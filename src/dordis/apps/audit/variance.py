@@ -11,8 +11,9 @@ function.  There is no approximation by a normal variable, so the level of the t
 The least bound over lambda falls as s moves away from the mean of S, so the least bound is a p-value.
 
 The lower tail also tests the claim "the variance is at least mu".  Noise of a larger variance is noise of variance mu
-plus independent noise, whose distribution is symmetric and falls away from 0 on the circle of 2^b numbers.  Hence |Z|,
-for a sample Z of the larger noise, is stochastically larger, and so is S.
+plus independent noise.  The distributions of both are symmetric, and their probabilities fall with the distance from 0
+on the circle of 2^b numbers.  Hence |Z|, for a sample Z of the noise of larger variance, is stochastically larger than
+for noise of variance mu, and so is S.
 """
 
 import math

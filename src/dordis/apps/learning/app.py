@@ -156,7 +156,7 @@ def average_parameters(state: State) -> Floats:
 
 
 def weighted_mean(aggregate: Aggregate, weights: SampleWeights | None) -> Floats:
-    """Return the mean update, corrected for sample weights below 1."""
+    """Return the mean update, multiplied by `SampleWeights.correction` if clients weight their updates."""
     return aggregate.mean if weights is None else aggregate.mean * weights.correction
 
 
@@ -192,7 +192,7 @@ class Client(AppClient):
         return record_learner(_learning(task), place)
 
     def describe_data(self) -> Mapping[str, str]:
-        """Return the description of the client's own file, or the number of its samples."""
+        """Return the description of the client's own file; without such a file, the number of the client's samples."""
         return self.described or {"rows": f"{len(self._samples[1]):,} used"}
 
     def work(self, round: RoundInfo) -> Work:
@@ -236,7 +236,7 @@ class Client(AppClient):
 
 
 class Cohort:
-    """Clients of one process in the same round: all train in one pass when the first one is asked for its update."""
+    """Clients of one process in the same round; all of them train when the first client is asked for its update."""
 
     def __init__(self, round: RoundInfo, clients: Sequence[Client], settings: Settings) -> None:
         self._index, self._clients, self._settings = round.index, clients, settings
@@ -244,7 +244,10 @@ class Cohort:
         self._updates: dict[int, Floats] = {}
 
     def update(self, client: Client, round: RoundInfo, start: Numbers) -> Floats | None:
-        """Return the update of a client, once; None in later calls, or if the clients did not train in one pass."""
+        """Return the update of a client in the first call for this client, and None in later calls.
+
+        Return None in all calls if the clients cannot train in one pass.
+        """
         if round.index != self._index:
             return None
         if self._start is None:
@@ -267,11 +270,11 @@ def record_learner(common: LearningTask, place: int) -> RecordLearner:
 
 
 RISES = 2
-"""Number of rounds in a row with a rising loss that causes a warning."""
+"""A loss that has risen in this number of rounds in a row causes a warning."""
 MARGIN = 1.1
 """A rising loss causes a warning only above this factor times the first loss: noise can make a small loss rise."""
 PATIENCE = 3
-"""Number of rounds after which a model that is no better than a constant causes a warning."""
+"""Number of rounds from which on a model that is no better than a constant prediction causes a warning."""
 USEFUL_AUC = 0.6
 """A model with a larger AUC causes no warning, even if its accuracy is below the share of the most frequent class."""
 
@@ -317,8 +320,9 @@ class Progress:
 
 
 def worse_than_constant(metrics: dict[str, float], y: Labels) -> str:
-    """Return why a model is no better than a constant prediction; an empty text if it is better, or if the metrics do
-    not say.
+    """Return why a model is no better than a constant prediction.
+
+    Return an empty text if the model is better, or if the metrics do not show which of the two is better.
     """
     if "r2" in metrics:
         return f"R^2 is {metrics['r2']:.2g}" if metrics["r2"] <= 0 else ""

@@ -105,7 +105,10 @@ class CentredClient(Client):
         )
 
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
-        """Return the mean direction of the client's rows if the model is empty (first round), or else a model update.
+        """Return the client's update.
+
+        In the first round, in which the model is empty, the update is the mean direction of the client's rows.  In
+        later rounds it is the change of the parameters by training.
 
         Raise InputError if the number of features in the model differs from the number in the client's samples.
         """
@@ -118,8 +121,8 @@ class CentredClient(Client):
         return super().prepare_data(round, parameters)
 
     def next_model(self, round: RoundInfo, model: Numbers, aggregate: Aggregate) -> Floats | None:
-        """Return the model after the server's step; None after the first round, because only the server knows the
-        noise by which the centre is shrunk.
+        """Return the model after the server's step; None after the first round, whose step depends on the deviation of
+        the noise, which only the server knows.
         """
         if not model.size:
             return None
@@ -129,9 +132,10 @@ class CentredClient(Client):
 
 
 def shrink_mean(mean: Floats, deviation: float) -> Floats:
-    """Return a noisy mean, shrunk towards zero by the share that noise is expected to have in its squared norm.
+    """Return a noisy mean, shrunk towards zero to reduce its expected error.
 
-    `deviation` is the standard deviation of the noise in each coordinate.
+    The mean is multiplied by 1 minus the expected squared norm of the noise divided by the squared norm of the mean,
+    or by 0 if this factor is negative.  `deviation` is the standard deviation of the noise in each coordinate.
 
     >>> shrink_mean(np.array([3.0, 4.0]), 2.5).tolist()
     [1.5, 2.0]

@@ -1,8 +1,8 @@
 """Data sets: inputs with their targets and the keys of their clients; checks of arrays; partitions among clients.
 
-A partition divides the samples by the keys of the data, or as the configuration says; no sample has two clients.  Each
-key of the data, such as a writer, is one client and the unit of privacy, unless the configuration explicitly sets
-another partition.  `describe_unit` describes the unit for reports.
+A partition assigns samples to clients, each sample to at most one client.  By default each key of the data, such as a
+writer, is one client, which is the unit of privacy; the configuration can set another partition.  The method
+`describe_unit` of a partition describes the unit of privacy for reports.
 """
 
 import math
@@ -32,7 +32,7 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Unit:
-    """The noun for a client, such as "hospital", and where clients' names are from, such as "the column hospital"."""
+    """What a key of the data is, such as "hospital", and where the keys are from, such as "the column hospital"."""
 
     name: str = "key"
     origin: str = "the array keys"
@@ -64,7 +64,7 @@ class Dataset:
     keys: Values | None = field(default=None, repr=False)
     shape: tuple[int, ...] = ()
     outputs: int = 0
-    """Number of classes, tokens or numbers to predict; 0 is the largest training label plus 1 (regression: 1)."""
+    """Number of classes, tokens or numbers to predict; 0 means the largest training label + 1 (in a regression: 1)."""
     scale: float = 1.0
     target: Target = "classification"
     tokens: int = 0
@@ -78,7 +78,7 @@ class Dataset:
 
     @property
     def features(self) -> int:
-        """Return the length of an input as a row."""
+        """Return the number of values in one input: its length when it is flattened to a row."""
         return int(self.x_train.shape[1])
 
     @property
@@ -95,14 +95,14 @@ class Dataset:
 
     @cached_property
     def key_counts(self) -> tuple[Values, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the distinct keys, the index of each input's key, and the number of inputs of each key."""
+        """Return the distinct keys, the index of each input's key among them, and the number of inputs of each key."""
         if self.keys is None:
             raise InputError("the data do not name their clients: give the array keys, or set the column client")
         keys, number, counts = np.unique(self.keys, return_inverse=True, return_counts=True)
         return keys, number.reshape(-1), counts
 
     def train(self, rows: Any = slice(None)) -> Samples:
-        """Return training inputs and targets as a model takes them; `rows` selects some."""
+        """Return training inputs and targets as a model takes them; `rows` selects the inputs, by default all."""
         return self.as_inputs(self.x_train[rows]), self.y_train[rows]
 
     @property
@@ -124,7 +124,7 @@ class Dataset:
         return replace(self, x_train=x, x_test=test)
 
     def describe(self) -> dict[str, str]:
-        """Return shapes, counts and clients of the data as text."""
+        """Return shapes, counts and clients of the data as texts, by topic."""
         rows = {
             "inputs": f"{len(self.x_train):,} to train on, {0 if self.x_test is None else len(self.x_test):,} to test",
             "shape of an input": f"{' x '.join(map(str, self.input_shape))}, {self.x_train.dtype}",
@@ -165,7 +165,7 @@ def check_classes(data: Dataset) -> None:
 
 
 def check_inputs(name: str, x: Values) -> Values:
-    """Return inputs as bytes or floating-point numbers; raise if they are not finite numbers."""
+    """Return inputs as bytes or floating-point numbers; raise InputError if they are not finite numbers."""
     if x.ndim < 2 or not x.size or x.dtype.kind not in "fiub":
         raise InputError(f"{name} must hold numbers, one row or image for each input, not {x.dtype} {x.shape}")
     if x.dtype.kind == "f" and not np.isfinite(x).all():
@@ -179,7 +179,7 @@ def flatten(x: Values) -> Values:
 
 
 def check_labels(name: str, y: Values, inputs: int) -> Labels:
-    """Return labels as whole numbers, True and False as 1 and 0; raise if they are not whole numbers from 0 on."""
+    """Return labels as whole numbers, True as 1, False as 0; raise InputError for other labels or negative numbers."""
     if y.dtype.kind == "b":
         y = y.astype(np.int64)
     if y.shape != (inputs,) or y.dtype.kind not in "iu":
@@ -219,7 +219,7 @@ class Lda(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="ki
     """Give each client its own mix of labels, from a Dirichlet distribution with all parameters `alpha`.
 
     Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution", 2019.  A small alpha gives a client
-    few labels, a large one all labels.  Clients with fewer than `least` samples get samples of the largest clients.
+    few labels, a large alpha all labels.  Clients with fewer than `least` samples get samples of the largest clients.
     """
 
     alpha: float = 1.0
@@ -250,7 +250,7 @@ class Lda(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="ki
 
 
 class Natural(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="natural"):
-    """Each user in the data, such as a writer, is one client; with `some`, there may be more users than clients."""
+    """Each user in the data, such as a writer, is one client; with `some`, users may be left out."""
 
     some: bool = False
 
@@ -266,7 +266,7 @@ class Natural(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
 
 
 class Merge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="merge"):
-    """Each client has the data of `keys` keys (in the paper of three writers); with `some`, keys may be left out."""
+    """Each client has the data of `keys` keys, in the paper of three writers; with `some`, keys may be left out."""
 
     keys: int = 3
     some: bool = False
@@ -289,7 +289,7 @@ Partition = Iid | Lda | Natural | Merge
 
 
 def default_partition(data: Dataset) -> Partition:
-    """Return the default partition: by key; without keys, by mixes of labels for classification, else at random."""
+    """Return the default partition: by key if there are keys, else `Lda` for a classification, else at random."""
     if data.keys is not None:
         return Natural()
     return Lda() if data.target == "classification" else Iid()
@@ -324,7 +324,7 @@ def select_test_inputs(keys: Values, clients: Values, unit: Unit) -> tuple[npt.N
 
 
 def check_keys(data: Dataset, clients: int, each: int, some: bool) -> None:
-    """Raise InputError unless groups of `each` keys give exactly `clients` clients, or more if `some` is set."""
+    """Raise InputError unless groups of `each` keys make exactly `clients` groups; with `some`, more are allowed."""
     keys, _, _ = data.key_counts
     there = data.unit.format_count(keys.size) + f", from {data.unit.origin}"
     possible = keys.size // each
@@ -383,7 +383,7 @@ def _even_out(owner: Indices, clients: int, least: int, rng: Generator) -> None:
 
 
 def _group_keys(data: Dataset, clients: int, each: int, rng: Generator | None) -> list[Indices]:
-    """Give each client `each` keys, in order or, with an `rng`, at random; the remaining keys get no client.
+    """Give each client `each` keys: in their order, or at random if there is an `rng`.  Other keys are left out.
 
     Return the indices of each client's samples.
     """
@@ -395,6 +395,6 @@ def _group_keys(data: Dataset, clients: int, each: int, rng: Generator | None) -
 
 
 def _by_owner(owner: Indices, clients: int) -> list[Indices]:
-    """Return the indices of each client's samples in ascending order, from the client of each sample."""
+    """Return the indices of each client's samples in ascending order; `owner` has the client of each sample."""
     sizes = np.bincount(owner, minlength=clients)
     return np.split(np.argsort(owner, kind="stable"), np.cumsum(sizes)[:-1])

@@ -1,14 +1,14 @@
 """Public features of inputs: feature maps by name, and the scattering transform of images.
 
-A feature map is a fixed function of one input, applied before training.  It costs no privacy: it may be fitted to
-synthetic images, but never to the data of clients.  The map `scattering` is for images.  A map of your own is named
-`package.module:function`; it takes inputs in their original shape.
+A feature map is a fixed function of one input, applied before training.  A feature map costs no privacy, because it
+may be fitted to synthetic images, but never to the data of clients.  The map `scattering` is for images.  A
+configuration names your own map as `package.module:function`; the function gets inputs in their original shape.
 
-The scattering transform takes moduli of Morlet wavelets (Bruna and Mallat, 2013).  With two scales and eight angles an
-image of 28 x 28 gives 81 maps of 7 x 7.  The filters, the padding and the order of the maps are the same as in the
-package kymatio, and tests compare the results.  To make features, the maps are pooled, compressed by a square root, and
-scaled to norm 1 separately for each order.  The result is centred and whitened by the statistics of synthetic images,
-which this module draws, and scaled to the norm `LENGTH`.
+The scattering transform takes moduli of wavelet transforms with Morlet wavelets (Bruna and Mallat, 2013).  With two
+scales and eight angles an image of 28 x 28 gives 81 maps of 7 x 7.  Filters, padding and order of the maps are the same
+as in the package kymatio; tests compare the results.  To make features, the maps are pooled, compressed by a square
+root, and scaled to norm 1 separately for each order.  The features are then centred and whitened by the statistics of
+synthetic images, which this module draws, and scaled to the norm `LENGTH`.
 """
 
 import hashlib
@@ -36,8 +36,8 @@ FeatureMap = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 MAPS = {"scattering": "dordis.apps.learning.features:scatter_images"}
 """Built-in feature maps, as `package.module:function`."""
 VERSION = b"dordis features 1"
-"""Hashed into the names of cached files; change it when a built-in map computes other features, so that old files are
-not used.
+"""Version of the built-in maps, hashed into the names of cached files.  Change it when a built-in map computes other
+features, so that files with old features are not used.
 """
 WORTH_KEEPING = 5000
 """Least number of inputs whose features are cached."""
@@ -98,7 +98,7 @@ SCALES, ANGLES = 2, 8
 STEP: int = 2**SCALES
 """Distance, in pixels of the image, between neighbouring points of a map."""
 _WIDTH, _FREQUENCY = 0.8, 0.75 * np.pi  # finest wavelet: envelope in pixels, radians a pixel
-_WRAPS = range(-2, 3)  # copies of an envelope that reach into the period
+_WRAPS = range(-2, 3)  # numbers of the periods, relative to this one, whose envelopes reach into it
 _SLICE = 4  # number of images whose moduli together fit into the cache
 _PI = 3.1415  # kymatio uses pi with these digits
 
@@ -116,7 +116,7 @@ class Scattering:
 
     @property
     def orders(self) -> tuple[int, ...]:
-        """Return the numbers of maps of the orders 0, 1 and, if it is computed, 2."""
+        """Return the number of maps of order 0, of order 1 and, if order 2 is computed, of order 2."""
         first, second = SCALES * ANGLES, ANGLES * ANGLES * SCALES * (SCALES - 1) // 2
         return (1, first, second)[: self.order + 1]
 
@@ -170,9 +170,10 @@ class Scattering:
 
     @cached_property
     def _averages(self) -> dict[int, npt.NDArray[np.complex64]]:
-        """Return the matrices that average one dimension of the moduli, at full and at half resolution.
+        """Return the matrices that average moduli along one dimension, by the number of points in this dimension.
 
-        The average over a neighbourhood is Gaussian, so it is an average over rows followed by one over columns.
+        There is one matrix for moduli at full, and one for moduli at half resolution.  The weights of an average are
+        Gaussian, so averaging rows and then columns averages over both dimensions.
         """
         points = np.arange(self._period)
         width = _WIDTH * 2 ** (SCALES - 1)
@@ -182,9 +183,9 @@ class Scattering:
 
 
 def _average(spectrum: npt.NDArray[np.float64], coarser: int, points: int) -> npt.NDArray[np.complex64]:
-    """Return the matrix that averages one dimension of the moduli, at a resolution `coarser` times lower.
+    """Return the matrix that averages moduli along one dimension; their resolution is 1 / `coarser` of the image's.
 
-    The period of a padded image is divided into `points` points; the matrix returns all but the first and the last.
+    The averages are computed at `points` evenly spaced points of a padded image, without the first and the last point.
     """
     whole = len(spectrum)
     kept = spectrum.copy()
@@ -197,15 +198,15 @@ def _average(spectrum: npt.NDArray[np.float64], coarser: int, points: int) -> np
 
 
 def _morlet(period: int, width: float, angle: float, frequency: float) -> Filters:
-    """Return the spectrum of a Morlet wavelet: a wave under an envelope, minus the multiple of the envelope that makes
-    the mean 0.
+    """Return the spectrum of a Morlet wavelet: a wave under an envelope, minus a multiple of the envelope, so that the
+    mean is 0.
     """
     wave, envelope = _gabor(period, width, angle, frequency), _gabor(period, width, angle, 0.0)
     return np.asarray(np.real(fft.fft2(wave - wave.sum() / envelope.sum() * envelope)), np.float32)
 
 
 def _gabor(period: int, width: float, angle: float, frequency: float) -> npt.NDArray[np.complex128]:
-    """Return a wave under an elongated Gaussian envelope, on an image that repeats with the period."""
+    """Return a wave under an elongated Gaussian envelope, on an image that is repeated periodically."""
     slant = 4.0 / ANGLES
     wrapped = np.zeros((period, period), np.complex128)
     for down in _WRAPS:
@@ -287,7 +288,7 @@ def _grey(images: Images) -> Features:
 def _colour(images: Images) -> Features:
     """Return the features of colour images before whitening, averaged over each image and its mirror image.
 
-    They are the maps of the brightness up to order 2, and of two colour differences up to order 1.
+    The features are made from the maps of the brightness up to order 2, and of two colour differences up to order 1.
     """
     return np.asarray((_one_side(images) + _one_side(images[..., ::-1])) / 2, np.float32)
 
@@ -312,7 +313,7 @@ def pool_maps(maps: Maps, cells: int) -> Maps:
 
 
 def _compress(maps: Maps, orders: Sequence[int]) -> Features:
-    """Return the signed square roots of the maps as rows; in each row the maps of each order together have norm 1."""
+    """Return signed square roots of the maps, one row for each image; in a row, the maps of each order have norm 1."""
     rooted = np.sign(maps) * np.sqrt(np.abs(maps))
     parts, start = [], 0
     for count in orders:

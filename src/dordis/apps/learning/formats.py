@@ -36,7 +36,7 @@ from dordis.errors import InputError
 PAD, BEGIN, END, UNKNOWN = range(4)
 SPECIAL = {"<PAD>": PAD, "<BOS>": BEGIN, "<EOS>": END, "<UNK>": UNKNOWN}
 LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
-"""The characters of LEAF's Shakespeare in LEAF's order; all other characters share one more token."""
+"""The characters of LEAF's Shakespeare in LEAF's order; one more token stands for all other characters."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Vocabulary:
 
 
 def hash_words(size: int) -> Vocabulary:
-    """Return a vocabulary that numbers words by a hash: no list of words is needed, but some words share a number."""
+    """Return a vocabulary of `size` tokens that numbers words by a hash, so that some words share a number."""
     if size <= len(SPECIAL):
         raise InputError(f"a vocabulary has more than {len(SPECIAL)} tokens, not {size}")
 
@@ -67,7 +67,7 @@ def hash_words(size: int) -> Vocabulary:
 
 
 def read_words(path: Path) -> list[str]:
-    """Return the words of a public list, one a line, without repetitions and special tokens.
+    """Return the words of a public file with one word on each line, without repetitions and special tokens.
 
     Raise InputError if the file is unreadable or empty.
     """
@@ -167,13 +167,13 @@ def _files(folder: Path) -> list[Path]:
 
 
 def read_users(folder: Path) -> Iterator[tuple[str, UserData]]:
-    """Yield name and raw samples of each user with samples in the LEAF files of a folder."""
+    """Yield the name and the raw samples of each user in the LEAF files of a folder, except users without samples."""
     for file in _files(folder):
         yield from _read_file(file)
 
 
 def _users(path: Path, words: Vocabulary) -> Iterator[tuple[str, Samples]]:
-    """Yield each user with samples in a LEAF file: the name, and the samples as arrays."""
+    """Yield the name and the samples, as arrays, of each user in a LEAF file, except users without samples."""
     for user, data in _read_file(path):
         try:
             yield user, _samples(data, words)
@@ -182,7 +182,7 @@ def _users(path: Path, words: Vocabulary) -> Iterator[tuple[str, Samples]]:
 
 
 def _read_file(path: Path) -> Iterator[tuple[str, UserData]]:
-    """Yield name and raw samples of each user with samples in a LEAF file."""
+    """Yield the name and the raw samples of each user in a LEAF file, except users without samples."""
     try:
         file = msgspec.json.decode(path.read_bytes(), type=LeafFile)
     except (OSError, msgspec.DecodeError) as error:
@@ -201,7 +201,7 @@ def _read_file(path: Path) -> Iterator[tuple[str, UserData]]:
 
 
 def _samples(data: UserData, words: Vocabulary) -> Samples:
-    """Return the samples of a user as arrays: images, lines of a play, or comments."""
+    """Return the samples of a user as arrays.  The samples are images, lines of a play, or comments."""
     if isinstance(data.x[0], str):
         return _lines(data)
     if isinstance(data.y[0], dict):
@@ -353,7 +353,7 @@ def read_cifar10(folder: Path) -> Dataset:
 
 
 def read_cifar100(folder: Path) -> Dataset:
-    """Read the files of CIFAR-100, train.bin and test.bin, in a folder; labels are the 100 fine ones."""
+    """Read the files of CIFAR-100, train.bin and test.bin, in a folder; the labels are the 100 fine classes."""
     return _read_cifar(folder, ["train.bin"], "test.bin", labels=2, classes=100)
 
 

@@ -92,7 +92,7 @@ class Softmax(Model):
         return (self.features + 1) * self.classes
 
     def gradient(self, parameters: Floats, x: Floats, y: Labels, offset: Floats) -> Floats:
-        """Return x^T r and the sum of the rows of r, with the residuals r = (probability - indicator) / n."""
+        """Return x^T r and the sum of the rows of r, where r are the `residuals` of the n samples."""
         return self.slope(x, y, offset)(parameters)
 
     def slope(self, x: Floats, y: Labels, offset: Floats) -> Slope:
@@ -162,7 +162,7 @@ class Mlp(Model):
         return (self.features + 1) * self.hidden + self._top.dim
 
     def initial(self, rng: np.random.Generator) -> Floats:
-        """Draw the hidden layer's weights with variance 2 / features (He et al., 2015), the top's with 1 / hidden."""
+        """Draw the weights: variance 2 / features in the hidden layer (He et al., 2015), 1 / hidden in the top."""
         drawn = np.zeros(self.dim)
         below, above = self.features * self.hidden, self.hidden * self.classes
         drawn[:below] = rng.normal(0, np.sqrt(2 / self.features), below)
@@ -191,7 +191,7 @@ class Mlp(Model):
 
 def softmax(scores: Floats) -> Floats:
     """Return the class probabilities of each row of scores."""
-    # ufuncs are called directly: a client has few samples, so most of the time is the overhead of calls
+    # np.maximum.reduce instead of scores.max: with few samples, most of the time is the overhead of calls
     shares: Floats = scores - np.maximum.reduce(scores, axis=1, keepdims=True)
     np.exp(shares, out=shares)
     shares /= np.add.reduce(shares, axis=1, keepdims=True)
@@ -199,7 +199,7 @@ def softmax(scores: Floats) -> Floats:
 
 
 def residuals(scores: Floats, y: Labels) -> Floats:
-    """Return the gradient of the mean cross entropy with respect to the scores: (probability - indicator) / n."""
+    """Return the gradient of the mean cross entropy with respect to the scores: (probability - one-hot label) / n."""
     differences = softmax(scores)
     differences[np.arange(y.size), y] -= 1.0
     differences /= y.size
@@ -244,7 +244,7 @@ def total(target: Target, scores: Floats, y: Labels) -> Totals:
 
 
 def table_metrics(encoder: Encoder, scores: Floats, y: Labels) -> dict[str, float]:
-    """Return the metrics of predictions for a table: class metrics, or errors of numbers in the units of the table."""
+    """Return the metrics of predictions for a table; errors of predicted numbers are in the units of the table."""
     if encoder.table.target == "classification":
         return metrics("classification", total("classification", scores, y)) | class_metrics(scores, y)
     scaled, true = scores.reshape(len(y), -1), y.reshape(len(y), -1)

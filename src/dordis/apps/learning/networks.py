@@ -24,16 +24,17 @@ from dordis.loading import load_object
 GROUPS = 32
 """Number of groups into which channels are divided for normalisation: Wu and He, "Group Normalization", 2018."""
 _VGG19 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 256, 0, 512, 512, 512, 512, 0, 512, 512, 512, 512, 0)
-"""Channels of the convolutions of VGG-19, configuration E of Simonyan and Zisserman; 0 is a pooling layer, which halves
-the image.
+"""The layers of VGG-19 (configuration E of Simonyan and Zisserman): the number of channels of each convolution, and 0
+for a pooling layer, which halves width and height.
 """
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Description of a model's inputs and outputs: `shape` is the shape of one input.
+    """Description of a model's inputs and outputs.
 
-    `classes` is the number of scores.  `tokens` is the size of the vocabulary if inputs are tokens, else 0.
+    `shape` is the shape of one input, and `classes` the number of scores for an input.  `tokens` is the size of the
+    vocabulary if inputs are tokens, else 0.
     """
 
     shape: tuple[int, ...]
@@ -45,7 +46,7 @@ class Inputs:
 
     @property
     def features(self) -> int:
-        """Return the length of an input as a row."""
+        """Return the number of values in one input: its length when it is flattened to a row."""
         length = 1
         for size in self.shape:
             length *= size
@@ -95,7 +96,7 @@ def cnn(inputs: Inputs, dropout: Sequence[float] = (0.25, 0.5)) -> Any:
 
 
 def resnet18(inputs: Inputs, width: int = 64) -> Any:
-    """Return ResNet-18 for small images, as He et al. 2016 have it on CIFAR: 11,173,962 parameters for 10 classes."""
+    """Return ResNet-18 for small images (He et al. 2016, networks for CIFAR): 11,173,962 parameters for 10 classes."""
     nn, shape = _nn(), inputs.image("resnet18")
     if width % GROUPS:
         raise InputError(f"the width of resnet18 is a multiple of {GROUPS}, not {width}")
@@ -117,7 +118,7 @@ def _residual(nn: Any, before: int, channels: int, stride: int) -> Any:
     """Return a residual block: two convolutions, to whose output the block's input is added."""
 
     class Residual(nn.Module):  # type: ignore[misc]
-        """Add the input, or a convolution of it where the size changes, to the output of two convolutions."""
+        """Add the input to the output of two convolutions; if their shapes differ, add a convolution of the input."""
 
         def __init__(self) -> None:
             super().__init__()

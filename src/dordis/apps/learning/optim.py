@@ -108,7 +108,10 @@ Optimiser = FedAvg | FedAdam
 
 
 def scheduled_rate(lr: float, schedule: RateSchedule | None, memory: Memory) -> tuple[float, Memory]:
-    """Return the learning rate of the next step, and the memory with the number of steps including it."""
+    """Return the learning rate of the next step, and the memory after this step: the number of steps so far.
+
+    Without a schedule the memory is empty.
+    """
     if schedule is None:
         return lr, {}
     done = int(memory.get("steps", np.zeros(())))
@@ -116,8 +119,8 @@ def scheduled_rate(lr: float, schedule: RateSchedule | None, memory: Memory) -> 
 
 
 def update_average(memory: Memory, name: str, value: Floats, beta: float) -> Memory:
-    """Return a memory with two values: the moving average `name` after one more value, and the sum of the weights of
-    all values in it.
+    """Return a memory with two values: the moving average `name`, to which `value` was added, and the sum of the
+    weights of all values in the average.
     """
     average = beta * memory.get(name, np.zeros(value.size)) + (1 - beta) * value
     weight = beta * memory.get(f"{name}_weight", np.zeros(())) + (1 - beta)
@@ -145,8 +148,9 @@ class SampleWeights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
 
     An update is clipped before it is weighted, so the norm of a weighted update is at most the clip bound times the
     weight.  The sensitivity is the clip bound, as without weights, and the mechanism clips once more.  The server
-    divides the sum by the number of clients, because the number of samples is not disclosed.  So the mean is too short;
-    `typical`, a public guess of a client's number of samples, corrects its length (`correction`).
+    divides the sum by the number of clients, because the clients do not disclose their weights.  The quotient is too
+    short for a weighted mean, so the server multiplies it by `correction`.  This factor follows from `typical`, a
+    public guess of a client's number of samples.
     """
 
     most: int
@@ -157,7 +161,7 @@ class SampleWeights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
             raise InputError("weights need `most` of at least 1 sample, and a positive and finite `typical`")
 
     def weight(self, samples: int) -> float:
-        """Return the weight of a client with this number of samples.
+        """Return the weight of a client with the given number of samples.
 
         >>> SampleWeights(100, 50.0).weight(25), SampleWeights(100, 50.0).weight(1000)
         (0.25, 1.0)

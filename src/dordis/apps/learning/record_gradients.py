@@ -23,7 +23,7 @@ from dordis.rounds.model import Numbers
 from dordis.rounds.records import DUMMY, Attempt, Places, RecordClient, is_independent
 
 MOST_NUMBERS = 2**22
-"""Largest number of coordinates of all gradients of a slice together, so that the gradients stay in the cache."""
+"""Largest number of coordinates in a slice, over all its gradients, so that the gradients stay in the cache."""
 MOST_WIDTH = 128
 
 
@@ -80,7 +80,7 @@ class SoftmaxGradients(RecordGradients):
         self._model = model
 
     def rows(self, parameters: Numbers, x: Values, y: Labels) -> Reals:
-        """Return (x, 1) r^T for each record, with r the predicted class probabilities minus the one-hot label."""
+        """Return (x, 1) r^T for each record, where r is the predicted class probabilities minus the one-hot label."""
         weights = np.asarray(parameters, np.float64).reshape(-1, self._model.classes)
         inputs = with_one(x)
         return outer(inputs, class_residuals(row_products(inputs, weights), y))
@@ -93,14 +93,17 @@ class LinearGradients(RecordGradients):
         self._model = model
 
     def rows(self, parameters: Numbers, x: Values, y: Labels) -> Reals:
-        """Return 2 (x w + b - y) (x, 1) for each record, with weights w and bias b."""
+        """Return 2 (x w + b - y) (x, 1) for each record, where w are the weights and b is the bias."""
         inputs = with_one(x)
         weights = np.asarray(parameters, np.float64)[:, None]
         return outer(inputs, 2 * (row_products(inputs, weights) - y[:, None]))
 
 
 class MlpGradients(RecordGradients):
-    """Gradients of a network with one hidden layer: for each layer an outer product of its inputs and its errors."""
+    """Gradients of a network with one hidden layer.
+
+    The gradient of a layer is the outer product of the layer's inputs and of the errors at the layer's outputs.
+    """
 
     def __init__(self, model: Mlp) -> None:
         self._model = model
@@ -136,7 +139,7 @@ def row_products(x: Floats, weights: Floats) -> Floats:
 
 
 def outer(x: Floats, r: Floats) -> Floats:
-    """Return the outer product of each row of x with the same row of r, flattened."""
+    """Return, for each i, the outer product of row i of x and row i of r, flattened to one row."""
     products: Floats = (x[:, :, None] * r[:, None, :]).reshape(len(x), -1)
     return products
 
@@ -191,7 +194,7 @@ class TorchGradients(RecordGradients):
 
 @contextmanager
 def constant_arithmetic(torch: Any) -> Iterator[None]:
-    """Make torch compute the same bits for equal slices inside the block: one thread and deterministic algorithms."""
+    """Let torch use one thread and deterministic algorithms inside the block, so that equal slices give equal bits."""
     strict, precision = torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision()
     torch.use_deterministic_algorithms(True)
     torch.set_float32_matmul_precision("highest")
@@ -249,9 +252,9 @@ class RecordLearner(RecordClient):
         raise InputError("this client computes gradients of records and no update: use records as the unit of privacy")
 
     def begin(self, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> None:
-        """Test once whether the rounding of a gradient depends on the other records of a slice.
+        """At the first call, test whether the rounding of a gradient depends on the other records of a slice.
 
-        If it does, compute one record, or one row of a record, at a time from then on.
+        If it does, the client computes one record, or one row of a record, at a time in all its rounds.
         """
         if not self._tested and not is_independent(self, round, model, dim, attempt):
             self._width = 1
@@ -266,7 +269,7 @@ class RecordLearner(RecordClient):
         return np.negative(descents, out=descents)
 
     def _mean_gradient(self, model: Numbers, record: int) -> Reals:
-        """Return the negative mean of the gradients of one record's rows; each slice has rows of this record only."""
+        """Return the negative mean of the gradients of one record's rows; each group of rows is of this record only."""
         rows = np.zeros(0, np.int64) if record == DUMMY else self._rows[record] + 1
         total = np.zeros((1, self._model.dim))
         for start in range(0, rows.size, self._width):
@@ -295,7 +298,7 @@ def rows_of_records(rows: int, keys: Sequence[Any] | None) -> list[Places]:
 
 
 def check_keys(keys: Sequence[Any]) -> None:
-    """Raise InputError if a row has no record id: nobody could say to which record this row belongs."""
+    """Raise InputError if a row has no record id, because the record to which the row belongs is then unknown."""
     for row, key in enumerate(keys):
         if key is None or key == "" or key != key:  # NaN is not equal to itself
             raise InputError(f"row {row + 1} has no record id: give every row one, or leave the row out")

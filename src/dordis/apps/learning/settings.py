@@ -1,4 +1,4 @@
-"""Options of federated learning: data, model, local training, server step; and their defaults for tables."""
+"""Options of federated learning (data, model, local training, step of the server), and their defaults for tables."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -33,7 +33,7 @@ class Settings(Training, frozen=True):
     label: str | None = None
     """Column to predict, for a CSV file without `table`."""
     table: Table | None = None
-    """Public description of a table: label, client, ranges, categories, gaps."""
+    """Public description of a table: its label and client columns, ranges, categories, and how to treat empty cells."""
     test: str | None = None
     """Path of a public table on which the model is tested."""
     target: Target = "classification"
@@ -43,12 +43,12 @@ class Settings(Training, frozen=True):
     classes: int = 0
     """Number of classes; 0 takes it from the labels."""
     vocabulary: str | int = WORDS
-    """File with a public list of words, one a line, or the number of tokens to which words are hashed."""
+    """File with a public list of words, one word on each line; or the number of tokens to which words are hashed."""
     centred: bool | None = None
     """Whether to subtract from each image its own mean; for `digits` only, where it is the default."""
     partition: Partition | None = None
-    """Division of the samples among clients; by default by the keys of the data (such as writers), or without keys by
-    mixes of labels."""
+    """Division of the samples among clients.  By default each key of the data, such as a writer, is one client.
+    Without keys, each client gets its own mix of labels (`Lda`), or random samples if there are no classes."""
     features: str = ""
     """Feature map, a public function of one input: `scattering` for images, or `package.module:function`."""
     model: str = "softmax"
@@ -62,7 +62,7 @@ class Settings(Training, frozen=True):
     optimiser: Optimiser = FedAvg()
     """Optimiser of the server."""
     average: float = 0.8
-    """Weight of the past in the moving average of the models, which is evaluated and exported; 0 is no average."""
+    """Weight of the past in the moving average of the models, which is evaluated and exported; 0 switches it off."""
     weights: SampleWeights | None = None
     """Weights of clients by their number of samples; by default all clients count the same."""
     device: str = "auto"
@@ -95,17 +95,17 @@ def read_settings(options: Mapping[str, Any]) -> Settings:
 
 
 RECORD_RATE = 4.0
-"""With records as the unit of privacy: the server's learning rate times the norm of a row (see `table_defaults`)."""
+"""Product of the server's learning rate and the norm of a row, if records are protected (see `table_defaults`)."""
 
 
 def table_defaults(settings: Settings, given: Collection[str], encoder: Encoder, task: Task) -> Settings:
     """Return settings for a table; settings whose names are not in `given` get defaults that suit scaled columns.
 
     An encoded row has `encoder.width` + 1 numbers in -1..1, including the constant of the intercept, so its norm grows
-    with the square root of this number.  The learning rates fall with this norm: then a typical update has about the
-    norm of a clip bound of 1, and a step of the server changes the scores by the same amount for every width.  With few
-    clients the server's steps are shorter, so that the noise of some twenty rounds moves the scores by about 1.
-    Clients train for one epoch, since most have few rows.  `balance` is 0, since a client with one row has only one
+    with the square root of this number.  The learning rates are divided by this norm.  Then a typical update has a norm
+    of about 1, the usual clip bound, and a step of the server changes the scores by the same amount for every width.
+    With few clients the server's steps are shorter, so that the noise of some twenty rounds moves the scores by about
+    1.  Clients train for one epoch, since most have few rows.  `balance` is 0, since a client with one row has only one
     class.
 
     With records as the unit of privacy the server steps along the mean of clipped gradients, whose noise is small, and

@@ -67,7 +67,7 @@ class Remote:
 
 
 def fetch(remote: Remote, folder: Path) -> Path:
-    """Return the path of a file in a folder; download it if it is not there yet, and check its size and SHA-256."""
+    """Return the path of a file in `folder`; if the file is missing, download it and check its size and SHA-256."""
     path = folder / remote.name
     if path.is_file():
         check_download(path, remote)
@@ -153,9 +153,9 @@ WORDS = 30_000
 class NamedData:
     """A public data set with a name.
 
-    `read` reads it, given the folder of the files, the settings, and the folder of the configuration.  `folders` are
-    folders in `data_dir` that may have the files.  `probe` is a pattern that one of the files matches.  `remotes` are
-    the files to download.
+    `read` returns the data set; its arguments are the folder of the files, the settings, and the folder of the
+    configuration.  `folders` are folders in `data_dir` that may have the files.  A folder has the files if one of its
+    files matches the pattern `probe`.  `remotes` are the files to download.
     """
 
     read: "Callable[[Path, Settings, Path], Dataset]"

@@ -1,6 +1,6 @@
 """The task of federated learning: model, clients' data and settings, from a configuration or from Python objects.
 
-Python objects are a model, and clients as a table, a list, a mapping or torch data sets.
+The Python objects are a model, and the clients' data: a table, a list, a mapping or torch data sets.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -85,10 +85,10 @@ def prepare_learning(settings: Settings, task: Task) -> LearningTask:
 
 
 def own_files_task(settings: Settings, task: Task) -> LearningTask:
-    """Return the learning task of a deployment in which each client has a file of its own, and the server has none.
+    """Return the learning task of a deployment in which each client has a file of its own, and the server has no file.
 
-    Each client trains on all rows of its own file.  The model follows from the description of the table, so that no
-    party needs another party's file.
+    Each client trains on all rows of its own file.  The sizes of the model follow from the public description of the
+    table, so that no party needs another party's file.
     """
     table, path = settings.table, task.folder / settings.data
     if table is None:
@@ -203,7 +203,7 @@ def _gather_table(
     model: Any, rows: Any, test: Any, table: Table, settings: Settings, given: Collection[str], task: Task
 ) -> LearningTask:
     data = read_tables(rows, test, table, task.record)
-    assert data.encoder is not None  # noqa: S101  data of a table have one
+    assert data.encoder is not None  # noqa: S101  data of a table have an encoder
     clients = data.key_counts[0].size
     check_clients(clients)
     task = replace(task, population=clients)
@@ -224,7 +224,7 @@ def check_clients(count: int) -> None:
 def check_labels_used(targets: list[Any]) -> int:
     """Return the number of classes: the largest label plus 1.
 
-    Raise InputError if only one label occurs, or if a smaller label than the largest never occurs.
+    Raise InputError if only one label occurs, or if a whole number from 0 to the largest label never occurs.
     """
     used = np.unique(np.concatenate([y.ravel() for y in targets]))
     if used.size < 2:

@@ -29,11 +29,11 @@ STATE_DICT = "model.pt"
 SMALL = 2_000_000
 """Models with up to this number of parameters use one thread: their steps are too short to be divided among threads."""
 EVALUATED = 64
-"""Number of inputs that are evaluated at once: few enough for the cache."""
+"""Number of inputs that are evaluated at once; it is small, so that the layers' outputs fit in the cache."""
 
 
 class TorchModel(Model):
-    """A wrapped torch module that maps inputs (n, ..) to scores (n, classes); its parameters are the initial model.
+    """A torch module that maps inputs (n, ..) to scores (n, classes), and whose parameters are the initial model.
 
     A module for two classes may have one output instead of two, the log odds of class 1: then the loss is logistic.
     For regression there is one score for each input; for next-token prediction the scores are (n, length, tokens).
@@ -57,7 +57,7 @@ class TorchModel(Model):
         self._training_buffers: list[TrainingBuffers] = []
         self.buffers = UpdateBuffers()
         self.draws_in_turn = False
-        """Whether a layer drew from torch's global generator; then clients are not trained in threads."""
+        """Whether a layer drew from torch's global generator, which threads share.  If so, threads are not used."""
 
     @cached_property
     def dim(self) -> int:
@@ -66,13 +66,13 @@ class TorchModel(Model):
 
     @property
     def is_small(self) -> bool:
-        """Tell whether the overhead of torch's calls takes longer than the arithmetic (up to `LARGEST` parameters)."""
+        """Tell whether torch's calls take longer than the arithmetic, as with up to `LARGEST` parameters."""
         return self.dim <= training_buffers.LARGEST
 
     @property
     def threads(self) -> int | None:
-        """Return the number of threads for one operation: 1 for a model of up to `SMALL` parameters, else None, torch's
-        own choice.
+        """Return the number of threads for one operation: 1 for a model of up to `SMALL` parameters, else None, which
+        leaves the choice to torch.
         """
         return 1 if self.dim <= SMALL else None
 
@@ -196,7 +196,7 @@ class TorchModel(Model):
         }
 
     def _call(self, views: dict[str, Any], x: Any) -> Any:
-        """Return the module's class scores with the parameters `views` in place of its own."""
+        """Return the module's class scores with `views` in place of the module's own parameters."""
         return self._class_scores(self._torch.func.functional_call(self._module, views, (x,)))
 
     def _class_scores(self, scores: Any) -> Any:
@@ -209,7 +209,7 @@ class TorchModel(Model):
 
 
 GROUP = 64
-"""Number of samples in a pass: many, to reuse the weights while they are in the cache, but few enough to fit there."""
+"""Number of samples in a pass: many, to reuse the weights in the cache; but not more samples than fit in the cache."""
 
 
 class LayerPass(NamedTuple):
@@ -257,7 +257,7 @@ def has_known_layers(module: Any) -> bool:
 
 
 def _is_plain(layer: Any) -> bool:
-    """Tell whether a layer keeps the first axis and does not overwrite its input; a convolution must pad with zeros."""
+    """Tell whether a layer keeps the first axis (samples) and its input unchanged; convolutions must pad with zeros."""
     shaped = getattr(layer, "start_dim", 1) == 1 and getattr(layer, "dim", 1) == 1
     padding = getattr(layer, "padding_mode", "zeros") == "zeros" and not isinstance(getattr(layer, "padding", 0), str)
     return shaped and padding and not getattr(layer, "inplace", False)
@@ -334,7 +334,7 @@ class OneStep:
     def _loss(self, scores: Any) -> Any:
         """Return -lr times the sum, over the clients, of the mean loss of each client's samples.
 
-        The gradient that one client's samples contribute is then the client's SGD step, without a factor.
+        The gradient that one client's samples contribute is then the whole SGD step of this client, with factor -lr.
         """
         torch, model, sizes = self._torch, self._model, self._torch.tensor(self._sizes)
         offsets = [trainer.label_offset(work.samples[1], work.classes, self._how) for work in self._works]

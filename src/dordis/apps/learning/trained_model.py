@@ -3,8 +3,8 @@
 The exported program, for torch or ONNX, takes one row of 32-bit numbers for each input, in the order of the columns in
 `preprocessing.json`.  A number is passed as it is in the table, an empty cell as NaN, and a text as its index in the
 public list of categories, or -1 if it is not in the list.  The program clips, scales and encodes as in training.  It
-returns scores of the classes, or numbers in the units of the labels.  For a row with an empty cell in a numeric column,
-where training would refuse or skip the row, it returns NaN.  Exporting needs torch.
+returns scores of the classes, or numbers in the units of the labels.  If training would refuse or skip a row because of
+an empty cell in a numeric column, the program returns NaN for such a row.  Exporting needs torch.
 """
 
 import io
@@ -37,7 +37,8 @@ FORMAT = "dordis model 1"
 class ModelDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Description from which a saved built-in model is constructed again.
 
-    `kind` is the name of a built-in model, with its `sizes`, or names the class of a user's model, which is not stored.
+    `kind` is the name of a built-in model, whose dimensions are in `sizes`.  For a user's model, `kind` names the class
+    of the model, which is not stored.
     """
 
     format: str
@@ -153,8 +154,8 @@ def _build(description: ModelDescription) -> Model | None:
 
 
 PREPROCESSING = "preprocessing.json"
-"""Name of the description of columns and output that an exported program contains: an extra file of torch.export, or a
-field of the ONNX metadata.
+"""Name under which an exported program contains the description of its columns and output: as an extra file of
+torch.export, or as a field of the ONNX metadata.
 """
 ONNX = ".onnx"
 
@@ -195,7 +196,7 @@ def _write_onnx(program: Any, where: Path, described: str) -> None:
         raise MissingExtra("export") from None
     torch = import_torch()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of parts of torch that torch itself uses
+        warnings.simplefilter("ignore", FutureWarning)  # torch calls deprecated functions of its own
         written = torch.onnx.export(program, dynamo=True, input_names=["rows"], output_names=["scores"], verbose=False)
     written.model.metadata_props[PREPROCESSING] = described
     written.save(str(where))
@@ -209,7 +210,7 @@ def _example_inputs(model: Model, example: Any) -> Any:
             raise InputError("a model that was not trained on a table needs an example: an array of some inputs")
         return torch.zeros(2, features)
     array = np.asarray(example)
-    rows = np.concatenate([array, array]) if len(array) == 1 else array  # one row would fix the number of rows
+    rows = np.concatenate([array, array]) if len(array) == 1 else array  # one row would fix the number at 1
     return torch.from_numpy(rows).to(torch.float32 if rows.dtype.kind == "f" else torch.int64)
 
 
@@ -237,7 +238,7 @@ def torch_module(model: Model, parameters: Floats) -> Any:
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"a model of the class {type(model).__name__} is no torch module: export it yourself")
     for parameter in module.parameters():
-        parameter.data = parameter.data.cpu().clone()  # a view would be stored with the whole vector
+        parameter.data = parameter.data.cpu().clone()  # for a view, torch would store the whole flat vector
     return module
 
 

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 BETA2, TINY = 0.999, 1e-8
-"""Constants of AdamW: weight of the past in the second moment, and the term that keeps a step finite."""
+"""Constants of AdamW: weight of the past in the second moment, and the term that avoids a division by zero."""
 
 LARGEST_RATE = 1e4
-"""Largest allowed learning rate; a larger one is a mistake, which the clipping of updates would hide."""
+"""Largest allowed learning rate.  A larger learning rate is a mistake, which the clipping of updates would hide."""
 _SMOOTHING = 0.01
-"""Number that is added to the count of every label, so that an absent label has a finite log frequency."""
+"""Number that is added to the count of every label, so that the log frequency of an absent label is finite."""
 
 
 class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,7 +44,7 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     proximal: float = 0.0
     """mu of FedProx: the weight of a penalty on the distance from the model of the round."""
     balance: float = 0.5
-    """How far the loss is corrected for the client's own label frequencies: 0 is not at all, 1 is fully.
+    """Degree to which the loss is corrected for the client's own label frequencies, from 0 (not at all) to 1 (fully).
 
     With 1 a client learns what distinguishes its labels, and not how frequent each label is (Menon et al., "Long-tail
     learning via logit adjustment", 2021).
@@ -56,7 +56,7 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: int = 0
     """Largest number of samples that a client uses in a round, drawn anew in each round; 0 is all."""
     class_offset: tuple[float, ...] = ()
-    """Numbers added to the scores in the loss, one for each class; `class_weights` sets them."""
+    """Numbers added to the scores in the loss, one for each class; the option `class_weights` sets them."""
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch < 0:
@@ -72,7 +72,7 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise InputError("the decay of weights is 0 or more, and so is the limit on samples (0: all)")
 
     def takes_all(self, samples: int) -> bool:
-        """Tell whether every step takes all of `samples` samples."""
+        """Tell whether every step of a client with `samples` samples takes all of them."""
         return not 0 < self.batch < samples and not 0 < self.limit < samples
 
 
@@ -102,9 +102,9 @@ def check_converged(update: Floats, how: Training) -> None:
 
 
 def make_stepper(how: Training) -> Callable[[Floats, Floats], Floats]:
-    """Return a function from gradient and parameters to the next step of SGD with momentum, or of AdamW.
+    """Return a function from gradient and parameters to the step to take, by SGD with momentum or by AdamW.
 
-    The function keeps the moments of earlier gradients.
+    The function remembers the moments of the gradients of its earlier calls.
     """
     first: Floats | float = 0.0
     second: Floats | float = 0.0

@@ -1,4 +1,4 @@
-"""Local training with torch: clients of large models train in threads, many clients of small models train at once.
+"""Local training with torch: with large models clients train in threads, with small models many clients train at once.
 
 A large model spends its time in torch's loops, which release Python's global lock, so threads train clients at the same
 time.  For a small model, a call of torch for many clients takes about as long as a call for one client: each client has
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 class TrainingBuffers:
     """A copy of the module in which one client at a time trains.
 
-    All parameters are parts of one flat tensor, and all gradients parts of another.  The memory is reused by the next
-    client, because allocating memory takes longer than the step of a client with few samples.
+    All parameters are parts of one flat tensor, and all gradients are parts of a second one.  The next client uses the
+    same memory, because allocating memory takes longer than the step of a client with few samples.
     """
 
     def __init__(self, model: "TorchModel") -> None:
@@ -116,7 +116,7 @@ _UNUSED = 3
 
 
 class UpdateBuffers:
-    """Arrays that are reused when nothing else refers to them; thread-safe."""
+    """A thread-safe pool of arrays; an array is reused when nothing outside the pool refers to it."""
 
     def __init__(self) -> None:
         self._arrays: list[Floats] = []
@@ -152,14 +152,14 @@ def fit_batched(model: "TorchModel", start: Numbers, works: Sequence[Work], how:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", UserWarning)  # torch warns if it computes clients one by one
                 moved = BatchedPass(model, [works[i] for i in chosen], how).run(start)
-        except (RuntimeError, UserWarning):  # a module that branches on values, or that vmap does not support
+        except (RuntimeError, UserWarning):  # the module branches on values, or vmap does not support it
             return None
         updates |= zip(chosen, moved, strict=True)
     return [updates[i] for i in range(len(works))]
 
 
 class BatchedPass:
-    """Clients that train at once; samples of weight 0 fill up the clients with fewer steps or smaller batches."""
+    """Clients that train at once; clients with fewer steps or smaller batches are padded with samples of weight 0."""
 
     def __init__(self, model: "TorchModel", works: Sequence[Work], how: Training) -> None:
         self._model, self._how, self._torch = model, how, model._torch

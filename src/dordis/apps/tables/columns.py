@@ -24,7 +24,7 @@ Texts = npt.NDArray[Any]
 Numbers = npt.NDArray[np.float64]
 
 GAPS = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "<na>", "nat"})
-"""Texts, in lower case, that stand for an empty cell."""
+"""Texts, in lower case, that count as an empty cell."""
 SUFFIXES = (".csv", ".tsv", ".txt", ".parquet")
 
 
@@ -69,9 +69,9 @@ class Columns:
         return self._parse(name) is not None
 
     def numbers_or_texts(self, name: str) -> tuple[list[float] | None, list[str | None]]:
-        """Return the numbers of a column, and all its cells as texts.
+        """Return the numbers in a column without empty cells, and all cells of the column as texts.
 
-        The numbers leave out empty cells; they are None if a cell is a text, or if all cells are empty.
+        Instead of numbers, return None if a cell is a text, or if all cells are empty.
         """
         numbers = self._parse(name)
         listed = None if numbers is None else [float(x) for x in numbers if not math.isnan(x)]
@@ -137,7 +137,7 @@ def as_texts(values: Sequence[Any]) -> Texts:
 
 
 def normalise(value: Any) -> str:
-    """Return a value as the text by which categories and clients are compared.
+    """Return a value as a text, such that two cells name the same category or client if their texts are equal.
 
     The text has no surrounding white space, and whole numbers have no decimal point.
 
@@ -194,7 +194,7 @@ def _read_parquet(path: Path) -> Any:
 
 
 Lines = list[tuple[int, list[str]]]
-"""The rows of a file that are not blank: for each, the number of its last line in the file, and its cells."""
+"""The rows of a file without blank rows: for each row, the number of its last line in the file, and its cells."""
 _DELIMITERS = (",", ";", "\t", "|")
 _HEADER_BYTES = 1 << 16
 
@@ -209,7 +209,7 @@ class CsvColumns:
     names: tuple[str, ...]
     values: Floats = field(repr=False)
     rows: tuple[int, ...] = field(repr=False)
-    """The row number of each client in the file, from 1 after the header; skipped rows are counted too."""
+    """The number of each client's row in the file: the first row after the header is 1, and skipped rows count too."""
     skipped: int = 0
     """Rows that were left out because a value was missing, or was no finite number."""
 
@@ -240,7 +240,7 @@ class Cells:
 
 
 def read_cells(path: Path) -> Cells:
-    """Read a CSV file; a first line that is not all numbers is the header.
+    """Read a CSV file.  Its first line is the header, unless all cells of this line are numbers.
 
     Without a header, columns are named by their one-based number.
     """
@@ -322,8 +322,8 @@ def _read_bytes(path: Path, most: int = -1) -> bytes:
 
 
 def _decode(path: Path, data: bytes) -> str:
-    """Return bytes as text, decoded as UTF-16 if they begin with its byte order mark, else as UTF-8 if they are valid
-    UTF-8, else as Windows-1252, as old spreadsheets write.
+    """Return bytes as text.  Bytes with the byte order mark of UTF-16 are decoded as UTF-16, other bytes as UTF-8.  If
+    the bytes are not valid UTF-8, they are decoded as Windows-1252, which old spreadsheets write.
     """
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16", errors="replace")

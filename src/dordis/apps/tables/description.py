@@ -1,4 +1,4 @@
-"""The public description of a table: which column is the label or the client, ranges, categories, gaps.
+"""The public description of a table: label and client columns, ranges, categories, and how to treat empty cells.
 
 Nothing in a description is computed from private rows.  If there is a public sample of the table, `Table.from_public`
 computes a description from the sample.  `write_template` writes a configuration to fill in, which it derives from the
@@ -29,12 +29,12 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     `label` is the column to predict, or several columns for a regression with several outputs.  `client` is the column
     that names the client of a row; without a client column each row is one client.  `features` are by default all other
-    columns except the columns in `exclude`, such as ids and dates.  `ranges` gives a public (low, high) for each
-    numeric column, or one pair for all: values are clipped to the range, which is scaled to -1..1.  `categories` gives
-    the public values of each text column, which is encoded one-hot, with one more column for all other values.  The
-    task is a classification if the label has categories, and a regression if it has a range.  `gaps` says how to treat
-    an empty cell, for all columns or by column: "refuse" it, "skip" its row, "indicator" (mark it in a new column), or
-    a public value to insert.
+    columns except the columns in `exclude`, such as ids and dates.  `ranges` gives a public pair (low, high) for each
+    numeric column, or one pair for all numeric columns; values are clipped to the range, and scaled to -1..1.
+    `categories` gives the public values of each text column; the column is encoded one-hot, with one more indicator for
+    all other values.  The task is a classification if the label has categories, and a regression if it has a range.
+    `gaps` says how to treat an empty cell, for all columns or by column: "refuse" it, "skip" its row, "indicator" (mark
+    it in a new column), or a public value to insert.
 
     >>> Table(label="ill", ranges={"age": (0, 120)}, categories={"ill": ("no", "yes")}).target
     'classification'
@@ -107,7 +107,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return tuple(normalise(value) for value in self.categories.get(self.labels[0], ()))
 
     def gap(self, name: str) -> Gap:
-        """Return the treatment of an empty cell of a column."""
+        """Return how an empty cell of the column `name` is treated."""
         return self.gaps.get(name, REFUSE) if isinstance(self.gaps, dict) else self.gaps
 
     def feature_names(self, names: Sequence[str], where: str) -> tuple[str, ...]:

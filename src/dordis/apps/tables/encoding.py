@@ -1,4 +1,4 @@
-"""Encoding of a described table as arrays: ranges become -1..1, categories one-hot, labels classes or numbers."""
+"""Encoding of a described table as arrays: numbers are scaled to -1..1, categories encoded one-hot, labels numbered."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,8 +18,8 @@ Floats = npt.NDArray[np.float64]
 class EncodedRows:
     """Encoded rows of a table: the features `x`, of the shape (rows, columns), and the labels `y`.
 
-    `clients` has the client of each row, and `records` its record id; None if no column names them.  `skipped` is the
-    number of rows that were left out because of empty cells.
+    `clients` has the client of each row, and `records` the record id of each row; each of the two is None if no column
+    names it.  `skipped` is the number of rows that were left out because of empty cells.
     """
 
     x: Floats = field(repr=False)
@@ -53,7 +53,7 @@ class Encoder(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_description(cls, table: Table, record: str = "") -> "Encoder":
-        """Return the encoder of a description, if there are no rows whose columns could be read.
+        """Return the encoder of a description; use it if there are no rows whose columns could be read.
 
         The features are `table.features`, or else all columns with a range or categories that have no other role.
         Raise InputError if there are no features, or if a feature or label has neither a range nor categories.
@@ -87,7 +87,7 @@ class Encoder(msgspec.Struct, frozen=True):
     def encode(self, source: Any, where: str, *, needs_client: bool = True, needs_record: bool = False) -> EncodedRows:
         """Return the rows of a table as arrays; raise InputError if a column is missing or a cell cannot be encoded.
 
-        A missing client column is an error only with `needs_client`.  Record ids are read only with `needs_record`.
+        A missing client column is an error only if `needs_client`.  Record ids are read only if `needs_record`.
         """
         rows, skipped = self._keep_rows(as_columns(source, where))
         client = self.table.client

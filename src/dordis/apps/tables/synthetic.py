@@ -1,4 +1,4 @@
-"""Synthetic rows of a described table, for rehearsals: drawn from the public ranges and categories alone."""
+"""Synthetic rows of a described table for trial runs, drawn from its public ranges and categories only."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -107,7 +107,7 @@ class Server(AppServer):
 
     @property
     def measured(self) -> str:
-        """Return a text on the vocabulary and the test data with which the perplexities are measured."""
+        """Return a description of the vocabulary and of the test data, on which the perplexities depend."""
         return f"perplexity over {self._corpus.symbols.said}"
 
     def model(self) -> Floats:
@@ -123,7 +123,7 @@ class Server(AppServer):
         self._words = None if at == 0 else self._words
 
     def _observe(self, at: int, part: slice, weights: Floats) -> NoisyCounts:
-        """Return the coordinates `part` of the summed counts of a pass; `at` is 0 for the first pass, 1 for the second.
+        """Return the coordinates `part` of a pass's summed counts; `at` is 0 for the first pass, 1 for the second pass.
 
         `weights` are the weights with which clients multiplied these counts.
         """
@@ -160,7 +160,7 @@ class Server(AppServer):
     def evaluate(self) -> dict[str, float]:
         """Return the perplexities by user and by token, and the share of unknown tokens; nothing without test data.
 
-        The perplexities `unigram_..` are those of the model without pairs, in which words are independent.
+        The metrics `unigram_..` are perplexities of the model without pairs, in which words are independent.
         """
         if not self._corpus.test:
             return {}
@@ -217,7 +217,7 @@ class Client(AppClient):
         return cls(corpus.clients[place], corpus, settings)
 
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
-        """Return the update of the first pass if the round's model is empty, else the update of the second pass."""
+        """Return the update of the first pass if the round's model is empty, or else of the second pass."""
         size = self._corpus.symbols.size
         if not model.size:
             return count_words(self._text, size)
@@ -239,7 +239,7 @@ def prepare_counting(settings: Settings, task: Task) -> tuple[Corpus, Settings]:
 
 
 def find_texts(settings: Settings, home: Path) -> Path:
-    """Return the folder of the texts; the settings give the name of a data set or the path of the folder."""
+    """Return the folder of the texts; `settings.data` is the name of a data set, or the path of the folder."""
     return find_folder(settings.data, settings.data_dir, home) if settings.data in DATA_SETS else home / settings.data
 
 

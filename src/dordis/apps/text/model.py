@@ -39,7 +39,7 @@ from dordis.privacy.scaling import Floats
 
 Tokens = npt.NDArray[np.int64]
 TokenPairs = tuple[list[str], list[str]]
-"""Words or letters of a user's text, and for each the word or letter that follows it."""
+"""The words or letters of a user's text, and for each of them the word or letter that follows it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Symbols:
-    """The tokens of all texts: their numbers, their names, and the text `said`, which describes vocabulary and test."""
+    """The tokens: their numbers and names.  The text `said` describes the vocabulary and the test data for reports."""
 
     vocabulary: Vocabulary
     names: tuple[str, ...]
@@ -163,7 +163,7 @@ def _is_letters(data: UserData) -> bool:
 
 
 def _read_text(data: UserData, *, whole: bool) -> TokenPairs:
-    """Return the token pairs of a user. A line of letters gives all of its pairs if `whole`, else only the last one."""
+    """Return a user's token pairs.  A line of letters gives all pairs in it if `whole`, else only its last pair."""
     read: Callable[[UserData, bool], TokenPairs] = _letters if _is_letters(data) else _comments
     try:
         return read(data, whole)
@@ -259,7 +259,7 @@ class PairCounts:
     words: Floats = field(repr=False)
     contexts: Tokens = field(repr=False)
     alike: Tokens = field(repr=False)
-    """For each context the word that is as frequent as the context: the context itself, but END for BEGIN."""
+    """For each context a word with the same frequency: the context itself, or END if the context is BEGIN."""
     columns: Tokens = field(repr=False)
     flat: float
     share: float
@@ -318,7 +318,7 @@ def _unit(counts: Floats) -> Floats:
 
 
 _GRID = 200
-"""Number of values of a word's probability in the grid of the Zipf prior, which covers all ranks."""
+"""Number of probabilities in the grid of the Zipf prior; the grid covers the ranks of all words."""
 _ITERATIONS = 6
 _NODES = np.linspace(-5.0, 5.0, 41)
 """Values of a standard normal variable at which the posterior of a lift is summed."""
@@ -326,14 +326,14 @@ _NODES = np.linspace(-5.0, 5.0, 41)
 
 @dataclass(frozen=True, eq=False)
 class NoisyCounts:
-    """Noisy summed counts: an unknown factor times weights times probabilities, plus noise of this `deviation`."""
+    """Noisy summed counts: unknown factor x `weights` x probabilities, plus noise with the deviation `deviation`."""
 
     total: Floats = field(repr=False)
     deviation: float
     weights: Floats = field(repr=False)
 
     def factor(self, expected: Floats) -> float:
-        """Return the least-squares factor from `expected` to the summed counts, or `deviation` if that is larger."""
+        """Return the least-squares factor from `expected` to the summed counts; at least `deviation` is returned."""
         return max(float(self.total @ expected) / float(expected @ expected), self.deviation)
 
 
