@@ -65,7 +65,7 @@ _VERIFY_CODES = {
 def server_context(credentials: Credentials, *, mutual: bool = True, required: bool = True) -> ssl.SSLContext:
     """Return the server's TLS context.
 
-    If `mutual`, it asks clients for their certificates; if also `required`, it refuses a client without a certificate.
+    If `mutual`, the server asks for client certificates; if also `required`, it refuses clients without one.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -131,12 +131,12 @@ def verify_answer(
 
 
 def verify_certificate(shown: bytes, authority: x509.Certificate, admission: Admission, now: datetime) -> ClientId:
-    """Return the client whose certificate (DER) was shown in TLS; raise LoginRefused if either is not accepted."""
+    """Return the client that showed a certificate (DER) in TLS; raise LoginRefused if the client is not admitted."""
     return admission.admit(verify_client_certificate(shown, authority, now))
 
 
 def verify_client_certificate(shown: bytes, authority: x509.Certificate, now: datetime) -> CertifiedClient:
-    """Return the client that a certificate names; raise LoginRefused if it is invalid or of another federation."""
+    """Return the client in a certificate; raise LoginRefused if it is invalid or another federation issued it."""
     certificate = certificates.from_der(shown)
     certificates.check_issued_by(certificate, authority)
     certificates.check_purpose(certificate)
@@ -204,7 +204,7 @@ def utc_now() -> datetime:
 
 @dataclass
 class ExpiryWatch:
-    """Logs a warning when a certificate has fewer days left than each of ANNOUNCED_DAYS.
+    """Logs that a certificate expires soon: one warning for each of the numbers of days in ANNOUNCED_DAYS.
 
     `whose` names the party that has the certificate, in the possessive: "the server's".
     """
@@ -220,7 +220,7 @@ class ExpiryWatch:
             await asyncio.sleep(DAY)
 
     def announce(self, certificate: x509.Certificate) -> None:
-        """Log a warning if the certificate expires within one of ANNOUNCED_DAYS, once for each of these values."""
+        """Log a warning if fewer than ANNOUNCED_DAYS days are left, once for each of these numbers of days."""
         days = certificates.days_left(certificate, self.now())
         due = min((limit for limit in ANNOUNCED_DAYS if days < limit), default=None)
         if due is not None and (certificate.serial_number, due) not in self._announced:
@@ -239,7 +239,7 @@ class Authenticator:
     """The server's check of a client at log-in: its identity, its membership in the run, and that it is not revoked.
 
     The signed registry is read again when its file changes; members revoked in it are refused from then on.  A registry
-    older than one read before is ignored.  While the file is missing or damaged, the last registry stays in force.
+    older than the one in force is ignored.  While the file is missing or damaged, the last registry stays in force.
     """
 
     credentials: Credentials
@@ -317,7 +317,7 @@ class Authenticator:
 
 @dataclass(frozen=True)
 class LoginCredentials:
-    """A client's credentials for the log-in: if `mutual`, by its certificate in TLS, otherwise by signed challenges."""
+    """A client's credentials for log-in: by its certificate in TLS if `mutual`, otherwise by signing a challenge."""
 
     credentials: ClientCredentials = field(repr=False)
     mutual: bool = True
@@ -335,7 +335,7 @@ class LoginCredentials:
         return self.credentials.certificate
 
     def reload(self) -> "LoginCredentials":
-        """Return credentials with key and certificate read again; raise InputError if the client or its keys differ."""
+        """Return the credentials, read again from their files; raise InputError if they have other keys than before."""
         read = load_client_credentials(self.credentials.key_file, utc_now())
         if read.client != self.credentials.client or read.keys.identity() != self.credentials.keys.identity():
             raise InputError(f"{self.credentials.key_file} has other keys than before: start the client again")
@@ -347,9 +347,10 @@ class LoginCredentials:
 
 
 class ServerContact(ABC):
-    """A client's contact with a server for a whole run, by one connection or by visits: the base class of both.
+    """Base class of `Participant` and `Visitor`: a client that stays in contact with a server for a whole run.
 
-    The client's certificate can be read again meanwhile.  The reason why contact was lost is logged once.
+    The client's certificate can be read again during the run.  If attempts to connect fail repeatedly for the same
+    reason, the reason is logged once.
     """
 
     def __init__(
@@ -373,7 +374,7 @@ class ServerContact(ABC):
     async def _stay(self, once: bool, follow: bool) -> None: ...
 
     def reload(self) -> None:
-        """Read key and certificate again for the next connection; keep the old ones if that fails."""
+        """Read key and certificate again for the next connection; if they cannot be read, keep the present ones."""
         try:
             self.credentials = self.credentials.reload()
         except DordisError as error:

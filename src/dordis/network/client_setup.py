@@ -63,7 +63,7 @@ class ClientInstallation:
     """Largest epsilon that the owner allows over all runs and servers; None for the epsilon of the configured run."""
     now: Callable[[], datetime] = utc_now
     revoked: tuple[RevokedKeys, ...] = ()
-    """Revoked keys in the registry, oldest first; runs that began before a revocation still list them."""
+    """Revoked keys in the registry, oldest first; runs that began before a revocation still list the revoked keys."""
     place: int | None = None
     """Zero-based index of the client among the members of the registry, for which `app` was made."""
     app_at: Callable[[int], AppClient] | None = None
@@ -93,7 +93,7 @@ class ClientInstallation:
         return policy_for(self.job.design, self.job.protocol).consents
 
     def accept_run(self, welcome: Welcome) -> tuple[Registry, Beacon | None]:
-        """Check and record a run; return its members, and its beacon or None; raise if the owner rejects the run."""
+        """Check and record a run; return its members and its beacon (or None); raise if the owner rejects the run."""
         check_run_hash(welcome.run, welcome.manifest)
         theirs = read_manifest(welcome.manifest, len(self.registry) + len(self.revoked))
         planned = self.job.config.federation.clients
@@ -305,7 +305,7 @@ class ClientCheck:
 def check_client(
     config: RunConfig, seed: int, identity: Path, registry: Path, state: Path, budget: float | None = None
 ) -> ClientCheck:
-    """Return the result of trial trainings; `seconds` is the longest of three, after a first one as warm-up."""
+    """Return the result of trial trainings: one as warm-up, then three; `seconds` is the longest of these three."""
     deployable, user_code = deployment.without_simulation(config), ZeroOnFailure(log.error)
     _, installation = install(deployable, seed, identity, registry, state, user_code, budget)
     rehearse_client(installation)  # the warm-up, which compiles kernels and reads the data

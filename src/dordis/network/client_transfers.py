@@ -32,7 +32,7 @@ from dordis.protocol import Message
 log = logging.getLogger("dordis.network")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
-"""Seconds before the first reconnection, and the longest pause before a later one."""
+"""Pause in seconds before the first reconnection, and the longest pause before a later reconnection."""
 LONGEST_RETRY_PAUSE = 5.0
 """Longest pause in seconds before a transfer is resumed."""
 ATTEMPTS = 8
@@ -255,7 +255,7 @@ class VisitorRequests:
                 async with self.request("GET", path, headers=headers) as response:
                     size = response.content_length if size is None else size
                     await _append(response, data, limit)
-                if size is None or len(data) < size:  # counts as a failed attempt: a server could repeat it forever
+                if size is None or len(data) < size:  # a failed attempt: else a server could send parts forever
                     raise aiohttp.ClientPayloadError("the server sent only a part of a download")
             except ServerBusy as busy:
                 await wait_while_busy(busy.seconds)

@@ -22,13 +22,13 @@ log = logging.getLogger("dordis.network")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 LOGIN_TIMEOUT, TLS_SHUTDOWN_TIMEOUT = 10.0, 1.0
-"""Seconds for the first bytes, for the TLS handshake and for the log-in, each; and seconds for the TLS shutdown."""
+"""Seconds allowed for each of three steps (first bytes, TLS handshake, log-in), and for the TLS shutdown."""
 MOST_SILENT = 1024
-"""Largest number of connections on which TLS has not begun; beyond it the oldest is dropped."""
+"""Largest number of connections on which TLS has not begun; if there are more, the oldest connection is dropped."""
 MOST_PENDING, SHORT_PENDING_TIME, LONG_PENDING_TIME = 256, 1.0, 5.0
-"""Number of pre-login slots, each for a TLS connection without log-in; and seconds for which it may keep the slot.
+"""Number of pre-login slots, one for each TLS connection that has not logged in; and seconds that it keeps its slot.
 
-After that it may be dropped for a newer connection.  The long time is for connections that have sent a request.
+After this time a newer connection may take the slot.  The long time is for connections that have sent a request.
 """
 LOG_PAUSE, MOST_FAILURES_LOGGED = 10.0, 20
 """Seconds between two log lines about dropped connections, and the number of failed handshakes logged in that time."""
@@ -57,10 +57,10 @@ def open_listener(host: str, port: int) -> socket.socket:
 
 
 class SilentSockets:
-    """Accepted connections on which TLS has not begun; TLS begins when bytes arrive, on the newest connection first.
+    """Accepted connections on which TLS has not begun.
 
-    TLS is delayed because it takes 300 kB of memory.  The newest connection is first so that honest clients, which
-    send at once, are served however many connections attackers hold open.
+    TLS takes 300 kB of memory, so it begins only when bytes arrive.  It begins on the newest connection first, so that
+    honest clients, which send at once, are served however many connections attackers hold open.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class SilentSockets:
         self._has_ready = asyncio.Event()
 
     def add(self, accepted: socket.socket) -> None:
-        """Add a connection; beyond MOST_SILENT the oldest one is dropped."""
+        """Add a connection; if there are more than MOST_SILENT, drop the oldest connection."""
         accepted.setblocking(False)
         if len(self._silent) + len(self._ready) >= MOST_SILENT:
             self._drop(next(iter(self._silent or self._ready)))
@@ -332,7 +332,7 @@ class Connections:
             await asyncio.sleep(ACCEPT_PAUSE)
 
     def _drop(self, stranger: Stranger) -> None:
-        """Drop a connection that has not logged in; log the number of dropped ones every LOG_PAUSE seconds at most."""
+        """Drop a connection that has not logged in; log how many were dropped, at most every LOG_PAUSE seconds."""
         self._pending.pop(stranger).cancel()
         self._dropped += 1
         now = asyncio.get_running_loop().time()

@@ -111,7 +111,7 @@ class _UsedTime:
 class TimeAllowances:
     """The time that each client has used in a round for all requests of a kind, such as the pieces of a model.
 
-    While several requests of a kind are open, the time counts once.  The fixed deadline of the kind bounds the total.
+    Time during which several requests of a kind are open counts once.  The fixed deadline of the kind bounds the total.
 
     >>> allowances = TimeAllowances(AdaptiveDeadlines(Deadlines(stage=60.0)))
     >>> allowances.start(1, "SendModel", now=0.0)
@@ -154,9 +154,10 @@ class SlowClients:
     """Clients that missed deadlines in their latest rounds, and are left out of some of the next rounds.
 
     A client that missed a deadline is left out of one round.  If it misses deadlines in 2, 3, 4 rounds in a row, it is
-    left out of 2, 4, 8 rounds, up to LONGEST_REST rounds.  At most `tolerance` clients are left out of one round: the
-    number that may drop out.  If `tolerance` is 0, one client may be left out, because a slow client would fail every
-    round.  All methods of selection permit this, since they let the server leave out unavailable clients.
+    left out of 2, 4, 8 rounds, up to LONGEST_REST rounds.  At most `tolerance` clients, the
+    number that may drop out, are left out of one round.  If `tolerance` is 0, one client may still be left out: if it
+    were invited, its missed deadline would make the round fail.  Leaving clients out is possible with every method of
+    selection, because each method lets the server leave out unavailable clients.
 
     >>> slow = SlowClients(tolerance=1)
     >>> slow.end_round({1, 2, 3}, missed={3: "Train"})

@@ -68,7 +68,7 @@ def wait_for_beacon(beacon: Beacon, index: int, sleep: Callable[[float], None] =
 
 
 class RetryPauses:
-    """Pauses before a failed round is repeated, each twice as long as the last, because the cause may go away."""
+    """Pauses before a failed round is repeated: each is twice as long as the pause before, to let the cause go away."""
 
     def __init__(self, first: float, sleep: Callable[[float], None] = time.sleep) -> None:
         self._first, self._sleep, self._attempts = first, sleep, 0
@@ -92,7 +92,7 @@ class RetryPauses:
 def wait_for_parties(
     server: Server, kind: str, expected: frozenset[ClientId], least: int, wait: float
 ) -> frozenset[ClientId]:
-    """Return the connected parties once there are `least`; first wait up to `wait` seconds for all `expected` ones."""
+    """Return the connected parties once there are `least`; first wait up to `wait` seconds for all `expected`."""
     connected = server.wait(expected.issubset, wait) if wait else server.connected()
     if len(connected) < least:
         log.warning("%d %s are connected, %d are needed: waiting", len(connected), kind, least)
@@ -109,14 +109,14 @@ def start_attempt(invitation: Invitation, store: RoundStore, pauses: RetryPauses
 
 
 class ResumableEngine(RoundEngine):
-    """A round engine that gives the server's state machine of each round to its exchange, which stores the sums."""
+    """A round engine that gives its exchange the server's state machine of each round, from which sums are stored."""
 
     def __init__(self, exchange: ResumableExchange, *arguments: Any, **options: Any) -> None:
         super().__init__(exchange, *arguments, **options)
         self._resumable = exchange
 
     def server(self, agreed: AgreedRound) -> RoundServer:
-        """Return the server's state machine of a round, which the exchange knows from then on."""
+        """Return the server's state machine of a round, after giving it to the exchange."""
         self._resumable.begin_round(super().server(agreed), agreed.parameters)
         return self._resumable.machine
 
@@ -166,7 +166,7 @@ class NetworkRounds:
         return self._invite_slow_last(connected)
 
     def _invite_slow_last(self, connected: frozenset[ClientId]) -> frozenset[ClientId]:
-        """Return the connected clients without the slow ones, or all of them if fewer than the threshold are left."""
+        """Return the connected clients that are not slow, or all connected clients if fewer than the threshold are."""
         quick = self._slow.without_resting(connected)
         self._invited = quick if len(quick) >= self._least else connected
         return self._invited
@@ -186,8 +186,8 @@ class NetworkRounds:
     def still_ready(self, ready: Collection[ClientId]) -> Collection[ClientId]:
         """Return the ready clients that are connected, and neither excluded nor revoked.
 
-        Disconnected ones first have the grace time to reconnect.  Clients may be lost after their training, because the
-        server may finish evaluating the previous round before it sends the parameters.
+        Disconnected clients first have the grace time to reconnect.  Clients may be lost after their training, because
+        the server may finish evaluating the previous round before it sends the parameters.
         """
         self._server.disconnect_revoked(self._authenticator.revoked_members())
         left = frozenset(ready) - dict(self._server.exchange.exclusions).keys()
@@ -320,9 +320,10 @@ class OpenRounds:
         return self._extensible(published, known, agreed.parameters.n_min, self._closing.extensions)
 
     def _extensible(self, published: PublishedRound, task: RoundTask, least: int, left: int) -> PublishedRound:
-        """Return the round with a function `extend` that sets a later closing time, up to `left` times.
+        """Return the round with a function `extend`, which is called at the closing time.
 
-        The function returns None, so that the round closes, once at least `least` clients have contributed.
+        If fewer than `least` clients have contributed, `extend` returns the round with a later closing time, at most
+        `left` times.  Otherwise it returns None, and the round closes.
         """
 
         def extend() -> PublishedRound | None:

@@ -83,7 +83,7 @@ class NetworkPopulation:
 
     @classmethod
     def resume(cls, job: Job, registry: Registry, authenticator: Authenticator, path: Path) -> "NetworkPopulation":
-        """Return the population of a resumed run with its stored secret and manifest; raise InputError without them."""
+        """Return the population of a resumed run; raise InputError if its stored secret or its manifest is missing."""
         try:
             secret, manifest = (path / SECRET).read_bytes(), (path / MANIFEST).read_bytes()
         except OSError:
@@ -237,7 +237,7 @@ see the log of client 3'
 
 
 def largest_frame(job: Job) -> int:
-    """Return the largest size of a client's message in bytes: that of its encrypted shares for all peers."""
+    """Return the largest size in bytes of a client's message: the message with its encrypted shares for all peers."""
     config, plan = job.config, job.design.example()
     chunks = MOST_CHUNKS if config.performance.chunks == "auto" else config.performance.chunks
     shared = 2 + max(len(noise.removable) for noise in plan.plans)
@@ -312,7 +312,7 @@ def check_trainings(config: RunConfig) -> None:
 
 
 def require_deployable(job: Job) -> Job:
-    """Return the job; raise InputError if its protocol is for simulations: neither helpers nor a list of clients."""
+    """Return the job; raise InputError if its protocol has neither helpers nor a list of clients, as in simulations."""
     return job if job.protocol.assistance else preparing.require_cohort(job, "a deployment")
 
 

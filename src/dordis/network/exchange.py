@@ -1,7 +1,7 @@
 """The exchange over the network: it sends a batch of requests, and yields the replies that arrive by their deadlines.
 
-It runs on the server's event loop.  Rounds run in other threads and take replies one by one; the buffer of an uploaded
-vector is free for other uploads when the round takes the next reply.
+It runs on the server's event loop.  Rounds run in other threads and take replies one by one.  When the round
+takes the next reply, the buffer of the vector before is released for other uploads.
 """
 
 import asyncio
@@ -115,7 +115,7 @@ class NetworkExchange(MessageMeter):
             self.set_parameters(request.parameters)
 
     def begin_round(self) -> None:
-        """Drop the last round's open requests, replies and exclusions."""
+        """Drop the open requests, the replies and the exclusions of the previous round."""
         self._abandon_batches()
         self.exclusions.clear()
         self.errors.clear()
@@ -129,7 +129,7 @@ class NetworkExchange(MessageMeter):
         self._deadlines.set_parameters(parameters)
 
     def _abandon_batches(self) -> None:
-        """Give up the last round's open requests, and drop its replies that the round has not taken."""
+        """Give up the open requests of the previous round, and drop the replies that it has not taken."""
         for batch in self._batches:
             for pending in [one for requests in self._open.values() for one in requests.values()]:
                 if pending.batch is batch:
@@ -177,7 +177,7 @@ class NetworkExchange(MessageMeter):
     # Messages from clients
 
     def take_reply(self, u: ClientId, reply: Reply) -> None:
-        """Accept a reply, or ignore a late one; raise ProtocolError if no request matches, or if it comes twice."""
+        """Accept a reply, or ignore a late reply; raise ProtocolError for a second reply, or one to no request."""
         pending = self._open[u].get(reply.id)
         if pending is None or pending.reply is not None:
             self._check_late(u, reply.id, pending)
@@ -198,8 +198,8 @@ class NetworkExchange(MessageMeter):
     def take_refusal(self, u: ClientId, refusal: Refusal) -> None:
         """Exclude from the round a client that refuses a request.
 
-        The refusal is added to `errors`, unless the client refuses a delivered sum: then it may have restarted after it
-        had left the round.
+        The refusal is added to `errors`, unless the client refuses a delivered sum: an honest client does this if it
+        has left the round and was restarted.
         """
         pending = self._open[u].get(refusal.id)
         if pending is None:

@@ -39,9 +39,12 @@ DAY = timedelta(days=1)
 class FileHelperStore:
     """A `HelperStore` in files: values are on disk when a function returns, and erased values are zeros.
 
-    If there are fewer values than the file `count` states, the directory is an older copy.  Then its epoch keys are
-    erased, because for their rounds the helper may have signed a U3 that is missing in the copy; the helper serves only
-    rounds with later keys.  No key is made for an epoch up to the last epoch of its run in `count`.
+    The file `count`, outside the directory, states how many values were ever stored, and for each run the last epoch
+    with a key.  No key is made for that epoch or an earlier epoch of the run.
+
+    If the directory has fewer values than `count` states, it is an older copy.  After the copy was made, the helper may
+    have signed a U3 for a round whose key is in the copy; a second, different signature must be impossible.  Therefore
+    all epoch keys in the copy are erased, and the helper serves only rounds whose keys it makes from then on.
     """
 
     def __init__(self, directory: Path, count: Path) -> None:
@@ -78,8 +81,8 @@ class FileHelperStore:
     def claim(self, key: str, value: bytes) -> bytes:
         """Return the value stored under `key`; if none was ever stored, store `value` durably and return it.
 
-        Return empty bytes if the value was erased, or if `key` names an epoch key that is not in the directory, of an
-        epoch up to the last recorded one.
+        Return empty bytes if the value was erased.  Also return empty bytes, and store nothing, if `key` names an epoch
+        key that is not in the directory but may have been there: its epoch is not after the last recorded epoch.
         """
         if key not in self._values:
             if self._is_past_epoch(key):
@@ -104,11 +107,11 @@ class FileHelperStore:
 
     @property
     def _size(self) -> int:
-        """Return the number of values that were ever stored: those in the directory, and those known to be lost."""
+        """Return the number of values that were ever stored: in the directory now, or known to be lost."""
         return len(self._values) + self._lost
 
     def _is_past_epoch(self, key: str) -> bool:
-        """Tell whether `key` names a key of an epoch up to the last recorded one: it may have existed before."""
+        """Tell whether `key` names the key of the last recorded epoch of a run or of an earlier epoch."""
         run, epoch = _split_epoch(key)
         return epoch is not None and epoch <= self._epochs.get(run, -1)
 
@@ -123,7 +126,7 @@ class FileHelperStore:
 
 
 def _split_epoch(key: str) -> tuple[str, int | None]:
-    """Return run and epoch of the name of an epoch key; the epoch is None for other names."""
+    """Return the run and the epoch in the name of an epoch key; for the name of another value, the epoch is None."""
     run, _, epoch = key.removeprefix(_EPOCH).rpartition("/")
     return (run, int(epoch)) if key.startswith(_EPOCH) else ("", None)
 
@@ -160,7 +163,7 @@ class BoxJournal:
     """Clients whose boxes of the present round are in the journal."""
 
     def append(self, request: OpenBoxes) -> None:
-        """Store the new boxes of a request, and delete those of earlier rounds; a repeated box is not stored again."""
+        """Store the boxes of a request that are not stored yet; delete the boxes of earlier rounds."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self.directory / request.parameters.round.hex()
         for other in self.directory.iterdir():
@@ -175,7 +178,7 @@ class BoxJournal:
             self._known.update(new)
 
     def read(self) -> list[OpenBoxes]:
-        """Return the stored requests of the latest round, without an incomplete last one, which was not answered."""
+        """Return the stored requests of the latest round; leave out an incomplete last request: it was not answered."""
         requests = []
         for path in sorted(self.directory.glob("*")):
             data = path.read_bytes()
@@ -205,7 +208,7 @@ class ServedRound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class ServedRounds:
-    """The rounds that a helper has served in, with a bound on new ones per day."""
+    """The rounds that a helper has served in, with a bound on the number of new rounds per day."""
 
     path: Path
 

@@ -65,7 +65,7 @@ class JournaledHelper:
         """Open the boxes of the latest round again after a restart, if it is of this run.
 
         Boxes for an erased epoch key stay closed.  If a box is refused now, for example because its client was revoked,
-        that box and all later ones stay closed.  In both cases the helper is lost for that round only.
+        that box and all boxes after it stay closed.  In both cases the helper is lost for that round only.
         """
         self.boxes.cut()
         try:
@@ -146,8 +146,8 @@ def run_selection(manifest: Manifest, members: Registry, run: bytes, published: 
 def key_lifetime(manifest: Manifest) -> int:
     """Return the seconds for which a helper keeps an epoch key, the key of one round.
 
-    Keys are made KEYS_AHEAD rounds ahead.  The lifetime is the longest time for which these rounds may be open, plus a
-    day.
+    The key of a round is made up to KEYS_AHEAD rounds before that round.  The lifetime is the longest time for which
+    KEYS_AHEAD rounds may be open, plus a day.
     """
     federation = manifest.config.get("federation", {})
     try:

@@ -1,8 +1,8 @@
 """Messages of the network protocol: log-in, requests and replies that carry the messages of a round, and signed tasks.
 
-Each message is one binary WebSocket frame.  A request or reply carries an encoded message of a round as its field
-`frame`, without the body of that message, a vector or a model.  The body is sent by HTTPS (`upload_endpoint`,
-`server_transfers`); the field `body` has the size and digest of the body.
+Each message is one binary WebSocket frame.  The field `frame` of a request or reply has an encoded message of a
+round.  A vector or model that belongs to that message, its *body*, is not in the frame: it is sent by HTTPS
+(`upload_endpoint`, `server_transfers`), and the field `body` has its size and digest.
 
 The task of an assisted round is a document that the server signs and visiting clients fetch at any time.  It has the
 run id, the round's parameters with the helpers' signed keys, the digest of the model, and the closing time.  The key of
@@ -219,5 +219,5 @@ def opening_of(task: RoundTask, protocol: SummingProtocol) -> Opening:
 
 
 def task_tag(document: bytes) -> str:
-    """Return the HTTP entity tag of a signed task, by which the server recognises that a client has it."""
+    """Return the HTTP entity tag of a signed task, by which the server recognises that a client has the task."""
     return f'"{hashlib.sha256(document).hexdigest()}"'

@@ -42,12 +42,12 @@ CREATE TABLE IF NOT EXISTS disclosed (stage TEXT, chunk INTEGER, digest BLOB NOT
 """
 
 _DISK_ERRORS = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_READONLY: errno.EROFS}
-"""Error number of the operating system by primary code of SQLite."""
+"""By primary result code of SQLite: the error number of the operating system for the same problem."""
 _GATHERING = {name for name in vars(invitation) if isinstance(vars(invitation)[name], type)}
 _GARBLED = wire.encode(Garbled())
 
 Stage = tuple[str, int]
-"""Type name of a request, and its chunk, or SETUP if it has none."""
+"""Type name of a request, and its chunk, or SETUP if the request is about no single chunk."""
 
 
 class CompletedStage(msgspec.Struct, frozen=True):
@@ -93,7 +93,7 @@ class RoundStore:
         return -1 if row is None else int(row[0])
 
     def begin_round(self, opened: InterruptedRound[Any]) -> None:
-        """Store a new open round in place of the last one."""
+        """Store a new open round in place of the previous round."""
         with self._transaction() as database:
             _delete_all(database)
             database.execute("INSERT INTO opened VALUES (0, ?)", (ENCODER.encode(opened),))
@@ -197,7 +197,7 @@ def digest_requests(requests: Requests) -> bytes:
 def check_same_disclosure(stored: bytes, digest: bytes) -> None:
     """Raise ProtocolError if the requests would disclose a chunk for a second set of survivors.
 
-    The difference of two such sums could reveal the update of one client.
+    The difference between the sums of two sets of survivors could reveal the update of one client.
     """
     if stored != digest:
         raise ProtocolError("this chunk was disclosed by other requests before: the round is not continued")

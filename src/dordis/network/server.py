@@ -123,7 +123,7 @@ class Server:
     def stop(self, *, run_over: bool = False, reason: str = "") -> None:
         """Tell clients that the run is over, or the `reason` why the server stops early; close all connections.
 
-        If the run is over, disconnected clients first have FAREWELL seconds to reconnect, so that they are told.
+        If the run is over, disconnected clients first have FAREWELL seconds to reconnect, so that they learn it.
         """
         if run_over:
             self._sessions.wait(self._seen.issubset, FAREWELL)

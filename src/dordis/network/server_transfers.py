@@ -33,7 +33,7 @@ PIECE = 1 << 18
 DOWNLOAD_STALL = 30.0
 """Seconds without progress of a download after which the connection is cut (`LeastRate`)."""
 LENGTH_BYTES, LARGEST_FRAME = 4, 1 << 16
-"""Size in bytes of the big-endian length before each part, and the largest frame of a contribution in bytes."""
+"""Bytes of the big-endian length before each part of a body; largest frame of a contribution, in bytes."""
 LARGEST_HISTORY = 1 << 28
 """Largest size of a run's history in bytes, enough for some 10,000 of a client's own rounds."""
 MOST_KEPT = 256
@@ -79,7 +79,7 @@ class DownloadEndpoint:
 
 
 async def send_body(request: web.Request, data: wire.Bulk) -> web.StreamResponse:
-    """Send a body, or its rest from the first byte in the Range header; raise HTTP 416 beyond its end.
+    """Send a body, or its rest from the first byte in the Range header; raise HTTP 416 beyond the body's end.
 
     Raise TimeoutError after DOWNLOAD_STALL seconds without progress.
     """
@@ -111,7 +111,7 @@ async def split_body(data: wire.Bulk, offset: int = 0) -> AsyncIterator[memoryvi
 
 @dataclass(frozen=True)
 class SumDocument:
-    """The recent sums of a run, encoded in order; a visiting client downloads those since its own model."""
+    """The recent sums of a run, encoded in order; a visiting client downloads the sums since its own model."""
 
     data: bytes = b""
     starts: dict[bytes, int] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class SumDocument:
 
 
 def read_sums(data: bytes) -> list[SendSum]:
-    """Return the sums in a download, in order; raise MalformedMessage if it is incomplete or has over MOST_REPLAYS."""
+    """Return the sums in a download, in order; raise MalformedMessage if incomplete, or above MOST_REPLAYS sums."""
     sums, rest = list[SendSum](), memoryview(data)
 
     def take() -> memoryview:
@@ -190,8 +190,8 @@ class SpooledUpload:
 class SpooledUploads:
     """The incomplete contributions of a round, at most one per client.
 
-    Each one takes a file descriptor.  So only the latest MOST_KEPT interrupted uploads are kept; the clients of older
-    ones begin their uploads again.
+    Each contribution takes a file descriptor.  Therefore only the latest MOST_KEPT interrupted uploads are kept; the
+    clients of older uploads have to begin their uploads again.
     """
 
     def __init__(self, most: int = MOST_KEPT) -> None:
@@ -203,7 +203,7 @@ class SpooledUploads:
         return self._uploads.get(client)
 
     def begin(self, client: ClientId, size: int) -> SpooledUpload:
-        """Return a new upload in place of the client's last; beyond MOST_KEPT, drop the oldest interrupted upload."""
+        """Return a new upload that replaces the client's last; beyond MOST_KEPT, drop the oldest interrupted upload."""
         self.drop(client)
         idle = [u for u, upload in self._uploads.items() if not upload.is_receiving]
         for u in idle[: max(0, len(idle) - self._most + 1)]:
@@ -275,7 +275,7 @@ class ReceiptEndpoint:
             raise web.HTTPInternalServerError(text=str(error)) from None
 
     def history(self, client: int, after: int = -1, known: int = -1) -> list[Shown]:
-        """Return the history for a client of the rounds after index `after`; up to index `known` it has only hashes.
+        """Return the history for a client of the rounds after index `after`; up to index `known`, only hashes.
 
         Raise LedgerDamaged if a receipt is damaged.
         """

@@ -20,18 +20,18 @@ from dordis.network.messages import TOKEN_BYTES
 from dordis.protocol import ClientId
 
 READ_AHEAD = 1 << 20
-"""Bytes allowed on a connection before a request is authorised, and on a control connection beyond its messages."""
+"""Bytes allowed on a connection before a request is authorised, and on a control connection besides its messages."""
 LARGEST_RECORD = 1 << 14
 """Most bytes of content in a TLS record (RFC 8446, section 5.1), and so most bytes of one read."""
 SHORT_FRAGMENT, MOST_FRAGMENTS = 1024, 256
-"""Bytes below which a fragment of a WebSocket message is short, and most short fragments on one connection.
+"""Size in bytes below which a WebSocket fragment counts as short; largest number of short fragments on a connection.
 
 dordis clients send no fragments.
 """
 
 
 class FragmentCounter:
-    """Counts short fragments of WebSocket messages in a connection's bytes: aiohttp does not report empty ones."""
+    """Counts short fragments of WebSocket messages in a connection's bytes; aiohttp does not report empty fragments."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -118,7 +118,7 @@ class TokenHolder:
     client: ClientId
     machine: bytes
     certificate: bytes | None = field(default=None, repr=False)
-    """Certificate (DER) shown at the log-in with mutual TLS; a connection with another one cannot use the token."""
+    """Certificate (DER) shown at the log-in with mutual TLS; with another certificate the token is not accepted."""
 
 
 class AccessTokens:

@@ -1,7 +1,7 @@
 """Reception of the vectors that clients upload by HTTPS PUT, into a few reused buffers.
 
 An upload is announced first, so that its size is bounded before memory is allocated.  An interrupted upload is resumed.
-A slow sender loses its buffer if others wait, and its upload continues in a temporary file.
+If other senders wait for a buffer, a slow sender loses its buffer, and its upload continues in a temporary file.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ MOST_UPLOADS, MOST_TRANSFERS = 256, 4
 ANNOUNCEMENT_DELAY = 5.0
 """Seconds for which an upload waits for its announcement, which comes on another connection."""
 SLOW = 1.0
-"""Seconds after which a sender may lose its buffer if others wait."""
+"""Seconds after which a sender may lose its buffer, if other senders wait for one."""
 STALL, PROGRESS = 5.0, 4096
 """An upload is cut off if fewer than PROGRESS bytes arrive in STALL seconds."""
 CHECKS_PER_TIMEOUT = 10
@@ -166,7 +166,7 @@ class Upload:
         self.received = end
 
     def move_to_file(self) -> None:
-        """Release the buffer, and continue the upload in a temporary file; without a file, the upload begins again."""
+        """Release the buffer, and continue the upload in a temporary file; if that fails, the upload begins again."""
         if self._buffer is None:
             return
         try:

@@ -1,8 +1,9 @@
 """A client of assisted rounds: it fetches task and model, trains offline, and uploads its contribution.
 
 Each step is one HTTPS request (`client_transfers`).  So that the time of the upload does not depend on the client's
-data, `rounds.user_code.TimedTraining` returns the update a fixed time after the training began.  Only a slow sum of
-records, or a slow encoding, is returned later, after a whole number of periods.
+data, `rounds.user_code.TimedTraining` returns the update a fixed time after the training began.  If
+summing the records' gradients, or encoding, takes longer than its fixed time, the result is returned after a whole
+multiple of that time.
 """
 
 import asyncio
@@ -77,7 +78,7 @@ class Visitor(ServerContact):
         self._tag = ""
 
     async def _stay(self, once: bool, follow: bool) -> None:
-        """Visit until the run is over; with `once`, until one contribution is accepted; with `follow`, forever."""
+        """Visit until the run is over, or with `once` until one contribution is accepted, or with `follow` forever."""
         pause = FIRST_PAUSE
         while True:
             try:
@@ -184,8 +185,8 @@ class Visitor(ServerContact):
     async def _check_history(self, client: Client, run: bytes, shown: list[Shown] | None) -> None:
         """Raise HistoryContradicted if the server's history contradicts the receipts and notes that this client stored.
 
-        `shown` is the history that came with the task; if None, the whole history is fetched.  A client without notes
-        fetches it too, because its state may have been lost.
+        `shown` is the history that came with the task.  If it is None, the whole history is fetched, even if the client
+        has no notes: its notes may have been lost.
         """
         if self._receipts is None:
             return
@@ -230,7 +231,7 @@ class Visitor(ServerContact):
                 await self._in_worker(client.handle, SendModel(offset, piece))
 
     async def _catch_up(self, client: Client, task: RoundTask, held: bytes | UnsetType) -> bool:
-        """Let the client compute the round's model from missed sums and its model of digest `held`; tell if it did."""
+        """Let a client that has the model `held` compute the round's model from missed sums; tell whether it did."""
         if held is UNSET:
             return False
         invite, reached = task.invite, held

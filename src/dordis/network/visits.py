@@ -43,7 +43,7 @@ PATHS = ("/task", "/manifest", "/model/", "/sums/", "/receipts", "/contributions
 INDEX_HEADER, OFFSET_HEADER = "Dordis-Index", "Upload-Offset"
 """HTTP headers: the index of the next round, for a late client; and the number of an upload's bytes that arrived."""
 ACCEPTED, CONFLICT, GONE, UNPROCESSABLE, BUSY = 204, 409, 410, 422, 503
-"""HTTP status of a contribution: accepted; another one of the client was accepted; too late; refused; try later."""
+"""HTTP status of a contribution: accepted; another one was accepted before; too late; refused; try later."""
 
 _INDEX = re.compile("[0-9]{1,18}")
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -171,7 +171,7 @@ class VisitEndpoint:
         except (ProtocolError, CryptoError) as error:
             log.warning("the contribution of client %d is refused: %s", client, error, extra={"client": client})
             status = UNPROCESSABLE
-        except BeaconNotPublished as error:  # its file is being rewritten: BUSY, so that the client tries again
+        except BeaconNotPublished as error:  # the beacon file is being rewritten: the client should try again
             log.warning("the contribution of client %d waits: %s", client, error, extra={"client": client})
         finally:
             visit.upload.close()
@@ -179,7 +179,7 @@ class VisitEndpoint:
         return None
 
     def _status_before(self, client: ClientId, frame: bytes) -> int | None:
-        """Return ACCEPTED if the client has contributed this frame before, CONFLICT if another one, None if none."""
+        """Return ACCEPTED if this frame was accepted before, CONFLICT if another frame of the client was, else None."""
         if client not in self._store.clients:
             return None
         return ACCEPTED if self._store.read(client).frame == frame else CONFLICT
@@ -219,7 +219,7 @@ class VisitEndpoint:
             raise web.HTTPForbidden(text=str(error), headers={"Connection": "close"}) from None
 
     async def get_task(self, request: web.Request) -> web.Response:
-        """Return the signed task: 204 if none is open for the client, 304 if the client has it, 410 if the run is over.
+        """Return the signed task; or HTTP 204 if the client has none open, 304 if it has this task, 410 after the run.
 
         If the request has the query parameters of /receipts, the history follows the task.
         """
@@ -360,7 +360,7 @@ class VisitEndpoint:
     def _not_open(self, index: int) -> web.Response:
         """Return the response to a contribution whose round is not open: GONE with the next index, or BUSY.
 
-        BUSY is for rounds that were not closed: a restarted server listens before it publishes the round again.
+        BUSY means that the round has not closed: a restarted server may not have published the round again yet.
         """
         if index > self._closed:
             return close_with(BUSY, RETRY_LATER)

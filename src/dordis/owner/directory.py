@@ -89,7 +89,7 @@ class ClientDirectory:
     def remember(self, registry: SignedRegistry, authority: x509.Certificate) -> None:
         """Store a registry, unless a newer registry of the same authority is stored.
 
-        Raise InputError if `registry` is older than the stored one, and has a member that is revoked in the stored one.
+        Raise InputError if `registry` is older than the stored registry, and lists a member that the latter revokes.
         """
         path = self.path / f"registry-{fingerprint(to_der(authority))}.json"
         newest = SignedRegistry.load(path, authority) if path.exists() else registry
@@ -114,7 +114,7 @@ class FileModel(LastModel):
         return super().last() or self._read()
 
     def keep(self, model: ModelBytes) -> None:
-        """Store a model in place of the last one."""
+        """Store a model in place of the model before."""
         if super().get(model.digest) is None:
             write_atomically(self._path, model.dtype.encode() + b"\n" + model.data)
         super().keep(model)
@@ -154,7 +154,7 @@ class AcceptedRuns:
     path: Path
 
     def accept(self, run: bytes, created: str, now: datetime, runs_a_day: int) -> None:
-        """Record a run durably; raise ParametersRefused if `runs_a_day` new ones were recorded in the last 24 hours.
+        """Record a run durably; raise ParametersRefused if `runs_a_day` runs were added in the last 24 hours.
 
         A run that is recorded already is always accepted.
         """
@@ -239,7 +239,7 @@ _STATUS_LOCK = threading.Lock()
 
 @dataclass(frozen=True)
 class StatusFile:
-    """The status of a client in a file; if the file is missing or damaged, counting starts again.
+    """The status of a client in a file; if the file is missing or damaged, counts start at 0.
 
     The file is written after every training, failed or not, so that the time of the client's reply does not reveal a
     failure.  It contains no training data, and no messages of exceptions, which may quote training data.

@@ -1,8 +1,8 @@
 """A client's journal on disk: every answer is stored before it is sent, encrypted under a key of the round.
 
 Each round has two private files, named by the round id.  `ROUND.journal` is append-only and contains encrypted records,
-each with a random nonce.  A counter as nonce could be used twice: for an incomplete record, and for the record that is
-written in its place.  `ROUND.key` contains the key of the round.
+each with a random nonce.  If the nonces were counters, one nonce could be used twice: for an incomplete record, and
+for the record that is written in its place.  `ROUND.key` contains the key of the round.
 
 To leave a round, the client overwrites the key with zeros, which makes the journal unreadable, and removes the journal.
 Until the next round begins, the zeros mark the round as left.  When the next round begins, the client removes the key

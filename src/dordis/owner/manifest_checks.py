@@ -96,7 +96,7 @@ def creation_time(manifest: Manifest) -> datetime:
 
 
 def check_run_hash(run: bytes, manifest: bytes) -> None:
-    """Raise ProtocolError unless the run id is the manifest's hash: a free choice of the id could steer selection."""
+    """Raise ProtocolError unless the run id is the manifest's hash: with a free id a server could steer selection."""
     if hashlib.sha256(manifest).digest() != run:
         raise ProtocolError("the server's run id is not the hash of the manifest that it shows")
 
@@ -106,8 +106,8 @@ def run_members(
 ) -> Registry:
     """Return the registry of a run's members: the client's registry, with revocations since the run began undone.
 
-    Raise ParametersRefused if the manifest does not list client `me`, lists other members or not `planned` of them, or
-    lists keys that were revoked before the run began.
+    Raise ParametersRefused if the manifest does not list client `me`, if its members are not these, or not `planned` in
+    number, or if it lists keys that were revoked before the run began.
     """
     listed = theirs.members or {}
     if me not in listed:
@@ -121,7 +121,7 @@ def run_members(
 
 
 def check_members(theirs: Manifest, members: Registry, planned: int) -> None:
-    """Raise ParametersRefused unless the manifest lists exactly these members and keys, and `planned` of them."""
+    """Raise ParametersRefused unless the manifest lists exactly these members and keys, `planned` in number."""
     listed, known = theirs.members or {}, members.fingerprints()
     for u in sorted(listed.keys() | known.keys()):
         if listed.get(u) != known.get(u):
@@ -138,7 +138,7 @@ def check_members(theirs: Manifest, members: Registry, planned: int) -> None:
 
 
 def check_revocations(theirs: Manifest, revoked: Sequence[RevokedKeys]) -> None:
-    """Raise ParametersRefused if the manifest lists keys that were revoked over CLOCK_ERROR before the run began."""
+    """Raise ParametersRefused if the manifest lists keys revoked more than CLOCK_ERROR before the run began."""
     listed = theirs.members or {}
     for gone in revoked:
         if listed.get(gone.client) != gone.fingerprint:
@@ -173,7 +173,7 @@ def _plain(manifest: Manifest) -> Any:
 
 
 def _difference(own: Any, theirs: Any, field: str = "") -> tuple[str, str, str] | None:
-    """Return the first field that differs, not in MAY_DIFFER, with both values as text; None if no field differs.
+    """Return the first differing field outside MAY_DIFFER, with both values as text; None if there is none.
 
     A field that only one manifest has is compared with None.
     """

@@ -62,7 +62,7 @@ class OwnerBudget(msgspec.Struct, frozen=True):
         accounting.check_delta(self.delta)
 
     def covers(self, spent: RoundCost, plans: Sequence[SampledEvents] = ()) -> bool:
-        """Tell whether the budget covers `spent`, the cost of rounds, and the `plans` of runs with sampled records."""
+        """Tell whether the budget covers rounds that cost `spent`, together with the planned events in `plans`."""
         if plans:
             return self.epsilon_spent(spent, plans) <= self.epsilon
         exponent = math.ceil(math.log2(spent.distance)) if spent.distance else None
@@ -77,9 +77,9 @@ class OwnerBudget(msgspec.Struct, frozen=True):
     def epsilon_spent(self, spent: RoundCost, plans: Sequence[SampledEvents] = ()) -> float:
         """Return the epsilon, at this delta, of rounds that cost `spent` together with the planned events in `plans`.
 
-        `plans` has a plan for each run with sampled records.  With plans, the rounds in `spent` count as one plan more,
-        without sampling.  A single plan is composed numerically.  Of several plans the Renyi divergences are added at
-        one order, which is valid even if later plans depend on earlier results.
+        `plans` has a plan for each run with sampled records.  If there are plans, the rounds in `spent` count as one
+        further plan, without sampling.  A single plan is composed numerically.  The Renyi divergences of several plans
+        are added at one order, which is valid even if a later plan depends on the results of earlier plans.
         """
         left = self.delta - spent.failure
         if math.isinf(spent.theta_squared) or left <= 0:
@@ -93,7 +93,7 @@ class OwnerBudget(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=1 << 10)
 def _largest_theta_squared(epsilon: float, delta: float, exponent: int | None) -> float:
-    """Return the largest theta^2 within a budget, for noise within total variation distance 2^exponent of its law."""
+    """Return the largest cost theta^2 in a budget, for noise within total variation 2^exponent of its exact law."""
     distance = 0.0 if exponent is None else 2.0**exponent
     provable = math.log(delta / (4 * distance)) if distance else math.inf  # the planner uses the same bound
     if provable <= 0:
@@ -139,7 +139,7 @@ class ParticipationTally:
         return reduce(RoundCost.plus, by_client, self._spent)._replace(failure=failure)
 
     def plans(self, more: Costs) -> tuple[SampledEvents, ...]:
-        """Return the plan of each run with sampled records; it counts in full as soon as one round is counted."""
+        """Return the plan of each run with sampled records; a plan counts in full once one of its rounds counts."""
         return tuple(self._plans_with(more).values())
 
     def _plans_with(self, costs: Costs) -> dict[bytes, SampledEvents]:
@@ -176,7 +176,7 @@ class Participation(ABC):
     def spent(self, more: Costs = NO_COSTS) -> RoundCost:
         """Return the cost of all rounds, counted or in `more`; rounds with sampled records add to `failure` only.
 
-        `failure` adds up over all indices of a run up to its last round, because the server chose among these indices.
+        `failure` is added for each index up to a run's last counted round: the server could choose among these indices.
         """
         with self._locked() as (tally, _):
             return tally.spent(more)
@@ -287,7 +287,7 @@ def check_budget(spent: RoundCost, budget: OwnerBudget | None, plans: Sequence[S
 
 
 def check_planned(known: SampledEvents | None, index: int, cost: RoundCost) -> SampledEvents:
-    """Return a run's plan, at the largest cost of a round so far; raise if the round contradicts the `known` plan."""
+    """Return a run's plan, with the largest cost of a round so far; raise if the round contradicts the `known` plan."""
     sampling, events = cost.sampled or (WORD, 1)
     if index >= events or (known is not None and (known.sampling, known.events) != (sampling, events)):
         raise ParametersRefused(
@@ -342,8 +342,8 @@ def _encode_line(attendance: Attendance, counted: CountedRound, last: bytes) -> 
 class MemoryTrainings:
     """The number of trainings since the client's last counted participation, in memory.
 
-    No way is known in which training alone reveals data to the server.  The bound is a precaution: no server can make a
-    client train again and again without a counted participation.
+    The owner's limit on this number keeps a server from making a client train again and again without a counted
+    participation.  The limit is a precaution: no attack is known by which training alone reveals data to the server.
 
     >>> mine = MemoryTrainings()
     >>> mine.begin(participations=0, most=1)
@@ -354,7 +354,7 @@ class MemoryTrainings:
         self._counted = (0, 0)
 
     def begin(self, participations: int, most: int | None) -> None:
-        """Count a training; raise ParametersRefused beyond `most` since the last participation; None is no limit."""
+        """Count a training; raise ParametersRefused after `most` since the last participation (None: no limit)."""
         if most is None:
             return
         since, count = self._read()

@@ -80,7 +80,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     no_base: bool = False
     """Whether to allow rounds in which more than f helpers, if they collude, can remove all noise of a client."""
     trainings: int | None = 10
-    """Largest number of trainings since the last counted participation, above `federation.tries`; None for no limit."""
+    """Largest number of trainings since the last counted participation (above `federation.tries`); None: no limit."""
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> "Policy":
@@ -112,7 +112,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def budget(self) -> OwnerBudget | None:
-        """Return the owner's budget; None if it has none or rounds without a guarantee are allowed."""
+        """Return the owner's budget; None if none is set, or if rounds without a guarantee are allowed."""
         if self.without_guarantee or self.epsilon is None or self.delta is None:
             return None
         return OwnerBudget(self.epsilon, self.delta)

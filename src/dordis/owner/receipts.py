@@ -25,7 +25,7 @@ class Attended(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True
     index: int
     parameters: str
     is_listed: bool = True
-    """Whether the parameters list the clients; if not, the history may omit contributions never acknowledged."""
+    """Whether the parameters list the clients; if not, a history may omit the round if it was not acknowledged."""
 
 
 class Acknowledged(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -134,8 +134,8 @@ class KeptReceipts:
         """Store the new entries of a server's history; raise HistoryContradicted if it contradicts the stored notes.
 
         A `complete` history begins with the run's first round; otherwise it begins after the last stored entry.  `keys`
-        are the members' public signing keys, which verify receipts.  `me` is this client: if a receipt lists it as a
-        survivor of a round that it has no note of, its stored state is an old copy.
+        are the members' public signing keys, which verify receipts.  `me` is the id of this client.  If a receipt has
+        this client as a survivor of a round without a note, the stored notes are an old copy: this raises, too.
         """
         kept = self.read(run)
         check_history(kept, shown, complete=complete, where=self.file(run))
@@ -232,7 +232,7 @@ def check_attended(kept: KeptRun, history: History) -> None:
 
 
 def check_delivered(kept: KeptRun, history: History) -> None:
-    """Raise HistoryContradicted if a round whose sum arrived has no receipt and a later round has one."""
+    """Raise HistoryContradicted if a round whose sum arrived has no receipt, but a later round has."""
     for index in kept.delivered:
         if index not in history and any(later > index for later in history):
             raise HistoryContradicted(f"round index {index}, whose sum reached this client, is missing")
@@ -247,7 +247,7 @@ def check_shown_receipt(entry: Shown, run: bytes) -> None:
 def check_own_state(kept: KeptRun, fresh: Iterable[Shown], me: ClientId, where: Path) -> None:
     """Raise HistoryContradicted if a sum contains the input of this client, but the client has no note of the round.
 
-    A client notes its participation before every upload.  Without the note, its state was lost or is an old copy.
+    A client notes its participation before every upload.  So without the note, its state was lost or is an old copy.
     """
     for entry in fresh:
         survivors = () if entry.receipt is None else entry.receipt.survivors
