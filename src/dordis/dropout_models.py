@@ -33,7 +33,7 @@ EARLY = (Invite.__name__, Train.__name__)
 """Requests before the clients U of a round are fixed: a client that leaves at one of them is not in the round."""
 Seed = int | bytes
 Stages = tuple[str, ...]
-"""Requests of a protocol in order; a client that leaves at one answers neither this request nor any later one."""
+"""Requests of a protocol in order; a client that leaves at a request answers neither this nor any later request."""
 Chance = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -65,9 +65,9 @@ class NoDropout(_Kind, frozen=True, tag="none"):
 
 
 class Rate(_Kind, frozen=True, tag="rate"):
-    """Of n invited clients exactly floor(rate n), chosen at random, leave; each at a random one of the `stages`.
+    """Of n invited clients floor(rate n) leave, chosen at random, each at one of the `stages`, also chosen at random.
 
-    By default `stages` are the requests of the protocol.  `Invite` and `Train`, which come before them, may be named.
+    By default `stages` are the requests of the protocol.  It may name the earlier requests `Invite` and `Train` too.
     """
 
     rate: Chance = 0.2
@@ -80,7 +80,7 @@ class Rate(_Kind, frozen=True, tag="rate"):
 
 
 class StageRates(_Kind, frozen=True, tag="stages"):
-    """At each stage every remaining client drops out with the probability that `rates` has for this stage, else 0."""
+    """At each stage every remaining client drops out with this stage's probability in `rates`, by default 0."""
 
     rates: dict[str, Chance]
 
@@ -93,10 +93,10 @@ class StageRates(_Kind, frozen=True, tag="stages"):
 class FedScale(_Kind, frozen=True, tag="fedscale"):
     """Each client is available when its device in a FedScale behaviour trace, a JSON file, was active.
 
-    The trace repeats.
+    After its end the trace begins anew.
 
     Round i begins i times `seconds` after the start of the trace, and its stages are `stage_seconds` apart.  With
-    `volatile`, only that many clients take part: those whose devices change their availability most often.
+    `volatile` = v only v clients take part, whose devices change their availability most often.
     """
 
     path: str
@@ -117,7 +117,7 @@ class Matrix(_Kind, frozen=True, tag="matrix"):
 
     The file is an npz.  Its array named `array` has an entry for each slot and device: 1 is available, 0 unavailable,
     -1 unknown, which counts as unavailable.  `rows` says whether a row of the array is a slot or a device.  Round i
-    takes place in slot i; after the last slot but one, slot 0 follows.
+    takes place in slot i, and slot 0 follows the last slot but one: the last slot has no next slot.
     """
 
     path: str
@@ -198,7 +198,7 @@ class Behaviour(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class BehaviourTrace:
-    """A trace with times: a client leaves at the first request at whose moment its device is inactive."""
+    """A trace with times: a client leaves at the first request that comes while its device is inactive."""
 
     devices: Sequence[Behaviour]
     seconds: float
@@ -215,7 +215,7 @@ class BehaviourTrace:
         return self.devices[device].is_active(index * self.seconds)
 
     def leaves(self, device: int, index: int, lot: int) -> int | None:
-        """Return the index of the first stage at which a device is inactive, or None; `lot` is not used."""
+        """Return the first stage, from 0, at which a device is inactive; None if there is none (`lot` is not used)."""
         start, is_active = index * self.seconds, self.devices[device].is_active
         return next((stage for stage in range(self.stages) if not is_active(start + stage * self.stage_seconds)), None)
 
@@ -300,8 +300,8 @@ def check_behaviour(path: Path, name: str, device: Behaviour) -> None:
 class TraceReplay:
     """Every client behaves like one device of a trace; the seed decides which device a client has.
 
-    If there are more clients than devices, several clients have the same device.  With `volatile`, only that many
-    clients take part: those whose devices change their availability most often.
+    If there are more clients than devices, several clients have the same device.  With `volatile` = v only v clients
+    take part, whose devices change their availability most often.
     """
 
     trace: Trace
@@ -318,7 +318,7 @@ class TraceReplay:
         return self._order[client % len(self._order)]
 
     def available(self, index: int, clients: Collection[ClientId]) -> frozenset[ClientId]:
-        """Return the clients whose devices are available; with `volatile`, of the most volatile clients only."""
+        """Return the clients whose devices are available; with `volatile`, only clients that take part at all."""
         if self.volatile is not None:
             changes = self.trace.changes
             clients = sorted(clients, key=lambda u: (-changes[self.device(u)], u))[: self.volatile]
@@ -392,7 +392,7 @@ class DropoutSchedule:
         return u in self._gone
 
     def coming(self, clients: Iterable[ClientId]) -> Iterable[ClientId]:
-        """Return the clients that come to a round with open arrival, in order: all that do not leave early."""
+        """Return the clients that come to a round with open arrival, in order: all but those that leave early."""
         return [u for u in self._order(self._index, tuple(clients)) if not self.is_early(u)]
 
     def is_early(self, u: ClientId) -> bool:

@@ -14,7 +14,7 @@ from dordis.errors import InputError
 PRIVATE, PUBLIC = 0o600, 0o666
 """Permissions of new files: PRIVATE lets only the owner read and write, PUBLIC lets everybody whom the umask allows."""
 LOCK = ".lock"
-"""Name of the lock file of a directory; the file contains the id of the process that holds the lock."""
+"""Permissions of new files: PRIVATE for the owner only, PUBLIC for everybody, as far as the umask allows."""
 
 
 def write_new(path: Path, data: bytes) -> None:

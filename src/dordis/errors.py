@@ -142,7 +142,7 @@ class InvalidProof(CryptoError):
 
 
 class SharingError(CryptoError):
-    """The given shares do not determine a secret: too few, malformed or inconsistent."""
+    """The given shares do not determine a secret: they are too few, malformed or inconsistent."""
 
 
 class NotReady(DordisError):
@@ -182,7 +182,7 @@ class BudgetExceeded(DordisError):
 
 
 class DataBudgetExceeded(BudgetExceeded):
-    """A run or query would exceed the budget of its data's ledger; it was not started."""
+    """A run or query would exceed the budget of the ledger to which it is charged; it was not started."""
 
     def __init__(self, epsilon: float, budget: float) -> None:
         DordisError.__init__(
@@ -206,7 +206,7 @@ class BudgetUsedUp(BudgetExceeded):
 
 
 class EventsUsedUp(BudgetExceeded):
-    """All planned events of a run with sampled records are used: failed rounds have taken the spare events."""
+    """All planned events of a run that samples records are used: failed tries of rounds used events too."""
 
     def __init__(self, events: int) -> None:
         DordisError.__init__(
@@ -217,7 +217,7 @@ class EventsUsedUp(BudgetExceeded):
 
 
 class LedgerDamaged(DordisError):
-    """The ledger was altered, or lines of it are missing; `line` is the damaged line, counted from 1, or None."""
+    """The ledger was altered, or lines are missing; `line` is the number of the damaged line, from 1, or None."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message if line is None else f"line {line} of the privacy ledger {message}")
@@ -235,9 +235,9 @@ class AuditFailed(DordisError):
 class RoundFailed(DordisError):
     """The round ends without an output.
 
-    `named` are the clients that provably deviated in this round.  `accusations` are pairs of clients, the dealer and
-    the holder of a share, of whom at least one lied.  A client that merely did not answer is in neither of the two
-    sets.  docs/proofs/blame.md says which clients are evicted.
+    `named` are the clients that provably deviated in this round.  Each of the `accusations` is a pair of clients, the
+    dealer and the holder of a share: at least one of the two lied.  A client that merely did not answer is neither
+    named nor accused. docs/proofs/blame.md says which clients are evicted.
     """
 
     def __init__(
@@ -267,7 +267,7 @@ class TooManyDropouts(RoundFailed):
 
 
 class TooFewHelpers(RoundFailed):
-    """Fewer helpers answered than are needed to open a sum; nothing was disclosed."""
+    """Too few helpers answered to remove the masks from a sum; nothing was disclosed."""
 
     def __init__(self, stage: str, answered: int, needed: int) -> None:
         super().__init__(f"{answered} helpers answered {stage}, {needed} are needed: start the others")

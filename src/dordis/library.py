@@ -36,7 +36,7 @@ from dordis.simulation.run import SimulatedJob, job_with_app, prepare
 OBJECTS = "dordis.train"
 """Value of `app.server` and `app.client` in the configuration of a run whose application was constructed in Python."""
 ORIGIN = "dordis_run"
-"""Name of the attribute of a trained torch module that holds the directory of its private run."""
+"""Name of an attribute of a trained torch module: the directory of the run that trained it."""
 LARGEST_COHORT = 1000
 """Largest number of clients of a round that `train` chooses if `per_round` is not given."""
 LARGEST_FULL = 100
@@ -57,14 +57,14 @@ class RunResult:
     model: Any = field(repr=False)
     """Result of the application: a trained torch module, parameters, or a mean; None if it returns no result."""
     epsilon: float | None
-    """The stated epsilon, to publish: the epsilon spent if the run ended as planned or by its budget rule, else the
-    budget.  None if the noise proves no epsilon, or if there is a `problem`.
+    """The stated epsilon, which may be published.  It is the epsilon spent if the run ended as planned or by its budget
+    rule, otherwise the budget.  It is None if the noise proves no epsilon, or if there is a `problem`.
     """
     delta: float
     history: tuple[dict[str, float], ...] = field(repr=False)
     """For each round: its number, the application's metrics, and the epsilon spent so far."""
     stopped: str
-    """Why the run ended: `rounds` (all finished), `budget` (spent), `failed`, `interrupted`; else `running`."""
+    """Why the run ended: `rounds` (all finished), `budget` (used up), `failed` or `interrupted`; else `running`."""
     fidelity: str
     problem: str = ""
     """Why no epsilon can be stated: the ledger was altered or lost.  Empty if the ledger is intact."""
@@ -73,9 +73,9 @@ class RunResult:
     spent: float | None = None
     """Epsilon spent by the client that has spent most. Publish `epsilon`, which may be larger."""
     run_as: str = ""
-    """How the run was executed; a simulation protects nobody, and states the epsilon of an equal deployment."""
+    """How the run was executed.  A simulation protects nobody: its epsilon is that of an equal deployment."""
     verdict: str = ""
-    """What can be learnt under the plan's noise, in words; empty for a run that `dordis.load` read."""
+    """Verdict on the plan: what can be learnt despite its noise; empty for a run that `dordis.load` read."""
     trained: TrainedModel | None = field(default=None, repr=False)
     """The trained model with its preprocessing, if the run trained one."""
 
@@ -108,7 +108,7 @@ class RunResult:
         return self.trained
 
     def report(self, path: str | Path | None = None) -> Path:
-        """Write the HTML report into the directory `path`, by default that of the run; return the path of the page."""
+        """Write the HTML report into the directory `path`, by default the run's; return the path of the page."""
         from dordis.report.page import write_report
 
         return write_report([self.path], None if path is None else Path(path))
@@ -142,7 +142,7 @@ def run(
 
 
 def as_config(config: Any) -> Config:
-    """Return a configuration with valid keys from a `Config`, a dictionary, a path, or None for the default."""
+    """Return the validated configuration of a `Config`, a dictionary, a path, or None for the default."""
     if isinstance(config, Config):
         return config
     if isinstance(config, Mapping):
@@ -189,8 +189,8 @@ def train(
     `data` is a table with its public description, `table` (see `dordis.Table`): a DataFrame, a mapping of columns, or
     the path of a CSV or Parquet file.  The ranges and categories of `table` scale and encode the rows; they are never
     computed from the rows.  Or `data` is a list or a mapping of clients, each a pair (x, y) of arrays or a torch data
-    set.  `test` is public: a table, or a pair.  Metrics on `test` have no noise; clients' rows in a test table are left
-    out.
+    set.  `test` is public: a table, or a pair.  Metrics on `test` have no noise; rows of a test table that belong to
+    clients are left out.
 
     Without `per_round`, a round has all clients, but at most 1,000.  By default, rounds of up to 100 clients send every
     message of the protocol (`fidelity` "full"); for larger rounds only the noisy sum is computed ("ideal").  With
@@ -333,7 +333,7 @@ def _complete(
     ledger: str | Path | None = None,
     budget: float | None = None,
 ) -> RunResult:
-    """Run all rounds, return the result, and show warnings of plan and application; raise if the plan is hopeless."""
+    """Run all rounds, show the warnings of plan and application, and return the result; raise for a hopeless plan."""
     plan, app = job.job.design.plan, job.job.app
     for text in job.job.warnings:
         warnings.warn(text, stacklevel=3)

@@ -1,9 +1,9 @@
 """The command line: find the commands, run one of them, and turn an error into one line and an exit code.
 
-A module in `commands` has a function with the module's name, which is a command, or lists several commands in
-`TOP_LEVEL`.  If a module has a table `COMMANDS`, these are a group of commands with the module's name, such as `dordis
-keys`.  The help of the group is `HELP` of the module, or else its docstring, and the command `DEFAULT` runs if none is
-named.  `--help` imports all modules, so heavy imports stay in functions.
+A module in `commands` defines one command (the function with the module's name), several commands (the list
+`TOP_LEVEL`), or a group of commands with the module's name, such as `dordis keys` (the table `COMMANDS`).  The help of
+a group is `HELP` of the module, or else the module's docstring.  A group that is called without a command runs its
+command `DEFAULT`.  `--help` imports all modules, so heavy imports stay in functions.
 
 The exit codes are in `dordis.cli.output`.  An unexpected exception is a bug and keeps its traceback.
 """
@@ -41,7 +41,7 @@ MOVED = {
     "reproduce": "The paper's experiments are in the repository, not in the package: clone it and run "
     "`python -m reproduce`.",
 }
-"""Former commands, each with the line that it now prints."""
+"""Former commands, each with the line that is now printed in its place."""
 
 
 class _Command(TyperCommand):
@@ -50,7 +50,7 @@ class _Command(TyperCommand):
 
 
 class _Group(TyperGroup):
-    """A group of commands whose help lists them by section; the command `default` runs if none is named."""
+    """A group of commands whose help lists them by section; if no command is named, the command `default` runs."""
 
     default: ClassVar[str] = ""
     sections: ClassVar[Sections] = {}
@@ -126,7 +126,7 @@ app = build_group(commands, SECTIONS)
 for _name, _line in MOVED.items():
     _add_moved(app, _name, _line)
 
-# The base class of typer's usage errors, which is a class of click in older versions of typer, of typer in newer ones.
+# The base class of typer's usage errors: a class of click in older versions of typer, of typer in newer versions.
 USAGE: Any = next(kind for kind in reversed(typer.BadParameter.__mro__) if hasattr(kind, "format_message"))
 
 
@@ -161,7 +161,7 @@ def _call(commands: typer.Typer, name: str) -> int | str | None:
         code: int | None = commands(prog_name=name, standalone_mode=False)
         return code
     except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError):  # typer exits with 1, the code of a problem that was found
+        if isinstance(end.__context__, BrokenPipeError):  # typer exits with 1, which means FOUND
             raise end.__context__ from None
         return end.code
     except USAGE as error:

@@ -1,4 +1,5 @@
-"""Advice at the end of `dordis plan noise`: whether clients are enough, and better numbers of clients and rounds."""
+"""Advice at the end of `dordis plan noise`: whether the clients are enough, and better numbers of clients and
+rounds."""
 
 from dordis.privacy.advice import (
     ENOUGH,
@@ -45,7 +46,7 @@ def _describe_round(plan: Plan) -> str:
 
 
 def describe_run(plan: Plan) -> str:
-    """Return two sentences: the signal-to-noise ratio of all rounds together, and what makes it larger."""
+    """Return two sentences: the signal-to-noise ratio of all rounds together, and how to make it larger."""
     cohort = plan.setting.participation
     alone, both = "the clients a round", "the square root of the clients a round times all clients"
     grows = alone if cohort.accounting == "all-rounds" else both

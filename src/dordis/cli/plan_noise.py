@@ -58,7 +58,7 @@ class NoiseQuestion:
     participations: int | None = None
     """The participation cap; if None, that of a balanced schedule: rounds * per_round / clients, rounded up."""
     assisted: bool = False
-    """Whether the protocol is `assisted`: a round then needs n_min contributions, and no answers to later requests."""
+    """Whether the protocol is `assisted`: then a round needs n_min contributions, and no later answers of clients."""
 
     def answer(self) -> Plan:
         """Return the plan of the run: with the least noise for --epsilon, or with the epsilon that --sigma gives."""
@@ -80,7 +80,7 @@ class NoiseQuestion:
 
     @property
     def one_draw(self) -> int:
-        """Return the bound that the colluders in one randomly selected round exceed with probability 2^-40 at most."""
+        """Return a bound: one random selection has more colluders with a probability of at most 2^-40."""
         return round_colluders(self.selection, self.beacon, self.clients, self.per_round, self.colluders, SEMI_HONEST)
 
     def describe_colluders(self, T_C: int) -> str:
@@ -261,7 +261,7 @@ def _format_factor(times: float | None) -> str:
 
 
 def _describe_components(plan: Plan) -> str:
-    """Return in words the variances of a client's noise: of the part that stays, and of the removable part."""
+    """Return in words the variances of a client's base noise and of its removable noise."""
     base, removable = (
         ", ".join(f"{float(variance):.6g}" for variance in variances) or "nothing"
         for variances in (plan.noise.base, plan.noise.removable)
@@ -270,9 +270,9 @@ def _describe_components(plan: Plan) -> str:
 
 
 def _dropout_table(plan: Plan, outlook: Iterable[DropoutForecast], question: NoiseQuestion) -> Table:
-    """Return a table with a row per dropout rate, the same in every round: epsilon of three strategies, T and t.
+    """Return a table with a row for each dropout rate: epsilon of three strategies, tolerance T and threshold t.
 
-    T and t are the tolerance and the threshold with which rounds succeed at that rate.
+    The dropout rate of a row is the same in all rounds.  T and t are settings with which rounds succeed at that rate.
     """
     return make_table(
         *("dropout", "dropped", "orig", "conservative", "XNoise", "tolerance", "threshold"),

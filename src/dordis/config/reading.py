@@ -47,7 +47,7 @@ def read_config(path: Path | None = None, preset: str | None = None, keys: Seque
 
 
 def resolve_paths(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return settings whose relative paths, in the application's options and a dropout trace, start from `folder`."""
+    """Return settings in which relative paths, of the application's options and of a trace, start from `folder`."""
     found = merge_settings({"app": {"folder": str(folder)}}, settings)
     trace = found.get("simulation", {}).get("dropout", {})
     if isinstance(trace, dict) and isinstance(trace.get("path"), str):
@@ -122,7 +122,7 @@ def parse_assignment(text: str) -> dict[str, Any]:
 
 
 def merge_settings(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Return `below` with the values of `above`, key by key; a table of another `kind` is replaced as a whole."""
+    """Return `below`, overridden key by key by `above`; a table in which `above` changes the `kind` is replaced."""
     if "kind" in above and above["kind"] != below.get("kind"):
         return above
     result = dict(below)

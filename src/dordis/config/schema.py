@@ -65,8 +65,8 @@ class Federation(Section, frozen=True):
     arrival: Literal["invited", "open"] = "invited"
     """`invited`: the server asks the selected clients; `open`: any registered client may contribute, once a round.
 
-    `open` ignores `selection`, and needs a protocol without a fixed list of clients, such as `assisted`.  In an
-    `assisted` round at most `per_round` clients contribute, and up to `protocol.tolerance` fewer.
+    `open` ignores `selection`, and needs a protocol without a fixed list of clients, such as `assisted`.  An `assisted`
+    round has at most `per_round` and at least `per_round` - `protocol.tolerance` contributions.
     """
     participations: Positive | None = None
     """With `arrival` "open" or `selection` "vrf": participation cap, the largest number of rounds of one client.
@@ -105,8 +105,8 @@ class Privacy(Section, frozen=True):
     accounting: Literal["cap", "all-rounds", "paper"] = "cap"
     """Rounds that are charged to a client.
 
-    `cap`: the rounds in which it takes part; `all-rounds`: all rounds of the run; `paper`: all rounds of the run, with
-    the paper's accounting by Renyi divergences.
+    `cap`: the rounds in which the client takes part; `all-rounds`: all rounds of the run; `paper`: all rounds of the
+    run, with the paper's accounting by Renyi divergences.
     """
     headroom: Above = 4.0
     """Number k: the integers modulo 2^bits hold k standard deviations of a coordinate of the noisy sum, on either side
@@ -139,9 +139,9 @@ class Protocol(Section, frozen=True):
     options: dict[str, Any] = {}
     """Settings of this protocol only.
 
-    Those of `assisted`: `helpers`, their number m or their ids; `faulty`, the number f of helpers that may collude with
-    the server; `abort`: if true, m may be below 3 f + 1, and then a single helper can stop a round; `no_base`: if true,
-    n_min may be below n_max / 2, and then more than f colluding helpers could see an update without noise.
+    Those of `assisted` are: `helpers`, their number m or their ids; `faulty`, the number f of helpers that may collude
+    with the server; `abort`: if true, m may be below 3 f + 1, and then a single helper can stop a round; `no_base`: if
+    true, n_min may be below n_max / 2, and then more than f colluding helpers could see an update without noise.
     """
     threshold: Positive | None = None
     """Threshold t, the number of clients that must answer every stage.
@@ -156,8 +156,8 @@ class Protocol(Section, frozen=True):
     colluders: Count | None = None
     """Number of clients in the whole registry that may collude with the server; by default 1.
 
-    The number must be set with `federation.arrival = "open"` and a malicious server, because that server decides which
-    clients it admits.
+    The number must be set with `federation.arrival = "open"` and a malicious server, because a malicious server decides
+    which clients it admits.
 
     T_C, the largest number of colluders in a round, is derived from this number.  If public randomness selects clients
     (`vrf`, or `balanced` with a beacon), a round has more than T_C colluders with a probability of 2^-40 at most, even
@@ -246,8 +246,8 @@ class Deployment(Section, frozen=True):
     runs_a_day: Positive = 20
     """Largest number of new runs that a client accepts within 24 hours.
 
-    Without this limit a malicious server could start many runs, and use one that selects all its colluders for one
-    round.
+    Without this limit a malicious server could start many runs, and continue only one whose selection puts all its
+    colluders into one round.
     """
     deadlines: Deadlines = Deadlines()
     """Deadlines of the clients' answers."""

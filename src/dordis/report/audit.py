@@ -2,7 +2,7 @@
 
 The same files always give the same bytes of the archive: files are sorted, and stored without compression and without
 times.  `contents.json` has the hashes of the files.  So every altered byte is detected, inside and outside of the
-files.  Only somebody who writes a whole new archive is not detected: compare the SHA-256 that `write_archive` returned.
+files.  A whole new archive in its place is detected only by the SHA-256 of the archive, which `write_archive` returned.
 """
 
 import hashlib
@@ -84,7 +84,7 @@ def verify_archive(path: Path, registry: Registry | None = None) -> VerifiedRun:
 
 
 def read_archive(path: Path) -> dict[str, bytes]:
-    """Return the files in an archive by name; raise LedgerDamaged unless `pack_archive` gives exactly its bytes."""
+    """Return the files in an archive by name; raise LedgerDamaged if a byte differs from what `pack_archive` writes."""
     try:
         if path.stat().st_size > LARGEST:
             raise InputError(f"the audit archive {path} has more than {LARGEST} bytes")
@@ -117,7 +117,7 @@ def _hash_members(members: Mapping[str, bytes]) -> bytes:
 
 
 def _name_altered(members: Mapping[str, bytes], stated: bytes) -> str:
-    """Return a clause that names the first file whose hash differs from the one in `contents.json`."""
+    """Return a clause that names the first file whose hash differs from its hash in `contents.json`."""
     try:
         hashes = msgspec.json.decode(stated, type=dict[str, str])
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -132,16 +132,16 @@ def pack_archive(members: Mapping[str, bytes]) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
         for name, data in sorted(members.items()):
-            info = zipfile.ZipInfo(name)  # dated 1980, whenever it is written
+            info = zipfile.ZipInfo(name)  # the date is 1980 in every archive
             info.create_system, info.external_attr = 3, 0o644 << 16
             archive.writestr(info, data)
     return packed.getvalue()
 
 
 def read_evidence(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of each file of a run that is evidence; none of them has a model or a secret.
+    """Yield name and content of each file of a run that is evidence; none of these files has a model or a secret.
 
-    Of the checkpoint, only its lines about the last finished round are included, without the model.
+    The checkpoint is included without the model: only its lines about the last finished round.
     """
     for name in _FILES:
         if (path / name).exists():

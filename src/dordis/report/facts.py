@@ -28,7 +28,7 @@ _CLOSE = 1e-9
 
 @dataclass(frozen=True)
 class LedgerCheck:
-    """The outcome of verifying a run's ledger: its summary, or the problem found; neither if there is no ledger."""
+    """The outcome of verifying a run's ledger: its summary, or the problem found; both are empty without a ledger."""
 
     summary: LedgerSummary | None = None
     problem: str = ""
@@ -136,7 +136,7 @@ class RunFacts:
 
     @property
     def lost_before_upload(self) -> tuple[int, ...]:
-        """Return for each round the number of clients that dropped out before their upload, in its worst chunk."""
+        """Return for each round the number of clients lost before their upload, in the chunk that lost most."""
         return tuple(len(record.clients) - min(record.survivors, default=0) for record in self.run.rounds)
 
     @property
@@ -147,8 +147,8 @@ class RunFacts:
     def noise_ratio(self, record: RoundRecord) -> float | None:
         """Return the ratio of charged to target noise variance in one round; None without noise.
 
-        Also None for the strategy `local`: it charges the noise of one client, while the target is for the noise of
-        all.
+        Also None for the strategy `local`: the noise of one client is charged, but the target is the noise of all
+        clients together.
         """
         if self.trust.noise is NoiseFrom.CLIENT or record.charged is None or not record.wanted:
             return None
@@ -241,7 +241,7 @@ def _configuration(run: StoredRun) -> dict[str, Any]:
 
 
 def _describe_settings(place: int, differing: Mapping[str, tuple[str, ...]]) -> str:
-    """Return as text up to MOST_IN_LABEL settings of run number `place` whose value at most half of the runs have."""
+    """Return as text the settings that tell run number `place` apart: at most MOST_IN_LABEL, rare among the runs."""
     kinds = [key.removesuffix("kind") for key in differing if key.endswith(".kind")]
     parts = [
         _format_setting(key, values[place])

@@ -124,7 +124,7 @@ def clipping_charts(facts: RunFacts) -> dict[str, Chart]:
 
 
 def stage_seconds_chart(all_facts: Sequence[RunFacts]) -> BarChart:
-    """Return a bar chart of the seconds that the stages of a round took."""
+    """Return a bar chart of the mean seconds that each stage of a round took."""
     names = dict.fromkeys(stage for facts in all_facts for record in facts.run.rounds for stage in record.stages)
     note = "stages of several chunks may overlap; then a bar is longer than its round took"
     return _bars(
@@ -204,7 +204,7 @@ def _group_rounds(rounds: Sequence[RoundRecord]) -> dict[str, Sequence[RoundReco
 
 
 def _merge_layers(layers: Sequence[Series[Value]]) -> tuple[Series[Value], ...]:
-    """Return at most MOST_LAYERS layers in their order: the largest ones, and the sum of all others."""
+    """Return at most MOST_LAYERS layers in their order: the largest, and one layer that is the sum of all others."""
     if len(layers) <= MOST_LAYERS:
         return tuple(layers)
     large = sorted(layers, key=lambda layer: -sum(value or 0.0 for value in layer.values))[: MOST_LAYERS - 1]
@@ -223,7 +223,7 @@ def _noise_note(facts: RunFacts) -> str:
 
 
 def _from_zero(lines: Sequence[Series[Point]]) -> bool:
-    """Tell whether the y axis should start at zero: not if the smallest value is above half of the largest."""
+    """Tell whether the y axis should start at zero: only if the smallest value is below half of the largest value."""
     values = [y for line in lines for _, y in line.values if y is not None]
     return not values or min(values) < 0.5 * max(values)
 

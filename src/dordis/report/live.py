@@ -91,7 +91,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     bytes_per_second: float | None
     evicted: tuple[int, ...]
     failures: tuple[str, ...]
-    """The last failed attempts of rounds, in words."""
+    """The latest failed attempts of rounds, in words."""
     failed: int
     """Number of all failed attempts of rounds."""
     warnings: tuple[str, ...]

@@ -28,7 +28,7 @@ elapsed times in it have changed.
 MOST_READERS = 64
 """Largest number of open pages that receive updates at the same time."""
 CHART_SHARE = 20
-"""Charts are drawn again after this multiple of the time that the last drawing took, or later."""
+"""Least pause before charts are drawn again, as a multiple of the time that the latest drawing took."""
 HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",

@@ -90,7 +90,7 @@ def render_live(manifest: Manifest) -> str:
 
 
 def render_charts(charts: Mapping[str, Chart]) -> str:
-    """Return the charts that are not empty as HTML, for a part of a page."""
+    """Return the HTML of all charts that have data; the script of the live page puts it into the page."""
     return _render("charts.html", [], charts={name: chart for name, chart in charts.items() if not chart.is_empty})
 
 
@@ -122,7 +122,7 @@ def render_overview(folder: Path, paths: Sequence[Path], report: str, home: Path
 
 
 def data_totals(runs: Sequence[StoredRun]) -> list[tuple[str, str, str]]:
-    """Return for each data set its name, the number of its runs, and the epsilon of all of them together, as text.
+    """Return for each data set its name, the number of its runs, and their total epsilon, as text.
 
     If runs are charged to a ledger of the data set, the epsilon is that of the ledger.  Otherwise the epsilons of all
     runs on the same data file are composed.  Runs on data in memory without a ledger are left out, because it is
@@ -251,7 +251,7 @@ def _format_start(run: StoredRun) -> str:
 
 
 def _label_groups(runs: Sequence[StoredRun]) -> list[tuple[StoredRun, str]]:
-    """Return each run with a label that is unique among the runs of the same name."""
+    """Return each run with a label that is unique among all runs with the same name."""
     groups: dict[str, list[StoredRun]] = {}
     for run in runs:
         groups.setdefault(run.manifest.name, []).append(run)
@@ -310,7 +310,7 @@ def write_report(runs: Sequence[Path], output: Path | None = None, *, with_figur
 
 
 def write_overview(folder: Path, output: Path | None = None) -> Path:
-    """Write `index.html`, a list of all runs in a folder, into `output` or by default the folder; return its path."""
+    """Write `index.html`, a list of all runs in `folder`, into `output`, by default into `folder`; return its path."""
     found = [path.parent for path in folder.rglob(MANIFEST)]
     paths = sorted(found, key=lambda path: (path.name, str(path)), reverse=True)  # the newest first
     if not paths:

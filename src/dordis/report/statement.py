@@ -159,7 +159,7 @@ def _helpers(trusted: Assistance) -> Iterator[str]:
 
 
 def _computational(facts: RunFacts) -> str:
-    """Return the concrete security of all tries as a sentence, for a complete graph (SecAgg+ has fewer keys)."""
+    """Return as a sentence the computational security of all tries, for a complete graph (SecAgg+ has fewer keys)."""
     manifest, records, config = facts.run.manifest, facts.run.rounds, facts.run.manifest.config
     tries, chunks = config.get("federation", {}).get("tries", TRIES), config.get("performance", {}).get("chunks", 1)
     exact = config.get("privacy", {}).get("noise", {}).get("scheme") == Scheme.EXACT.value
@@ -202,7 +202,7 @@ def _server(facts: RunFacts, colluders: str) -> Iterator[str]:
 
 
 def _colluders(manifest: Manifest, noun: str) -> str:
-    """Return in words how many colluders the plan tolerates: in the registry, or in a round if it says only that."""
+    """Return in words how many colluders the plan tolerates: in the registry or, if that is unknown, in a round."""
     plan = manifest.plan
     if plan.all_colluders is None:
         return f"{format_count(plan.colluders, noun)} of a round"
@@ -210,7 +210,7 @@ def _colluders(manifest: Manifest, noun: str) -> str:
 
 
 def _selection(manifest: Manifest) -> Iterator[str]:
-    """Yield sentences on how many of the colluders a server can get into one round by trying many manifests."""
+    """Yield sentences on how many colluders a server can get into one round by trying many manifests."""
     plan, has_beacon = manifest.plan, bool(manifest.config.get("deployment", {}).get("beacon"))
     if not plan.all_colluders:
         return

@@ -67,7 +67,7 @@ class DemoRound:
 
 
 def simulate_round(clients: int, dropped: int, epsilon: float, entropy: "Entropy" = secrets.token_bytes) -> DemoRound:
-    """Run one round in which `dropped` random clients drop out, each before a random one of the requests in STAGES."""
+    """Run one round in which `dropped` random clients drop out, each before a request drawn at random from STAGES."""
     import numpy as np
 
     from dordis.dropout_models import RateDropout

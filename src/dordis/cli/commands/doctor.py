@@ -32,7 +32,7 @@ OPTIONAL = {"torch": "torch", "flwr": "flower", "ray": "ray"}
 COORDINATES = 1 << 20
 REPEATS = 5
 KNOWN = [-8, -4, 12, -2]
-"""The first noise samples at variance 100 from the seed of the bytes 0, 1, .. 31: the same on every machine."""
+"""The first noise samples that the seed of bytes 0, 1, .. 31 gives at variance 100, equal on all machines."""
 
 
 @dataclass(frozen=True)

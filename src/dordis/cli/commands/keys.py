@@ -27,7 +27,7 @@ def create_authority(
 ) -> None:
     """Create the authority of a federation.
 
-    The holder of ca.key decides who is a member. Keep it on a machine of its own.
+    The holder of ca.key decides who is a member.  Keep this file on a machine that is used for nothing else.
     """
     from dordis.identity.authority import CERTIFICATE_FILE, KEY_FILE, REGISTRY_FILE, Authority
     from dordis.identity.certificates import fingerprint, subject_name, to_der
@@ -52,8 +52,8 @@ def request_certificate(
 ) -> None:
     """Create keys, and a request to have them approved.
 
-    The key file stays here. The request is public: send it to the holder of the authority, to whom you read out its
-    fingerprint.
+    The key file stays on this machine.  The request is public: send it to the holder of the authority, and read out its
+    fingerprint to that person.
     """
     from dordis.identity.authority import new_request
     from dordis.identity.certificates import check_name, new_tls_key
@@ -103,7 +103,7 @@ def issue_certificates(
 ) -> None:
     """Issue new certificates for approved keys.
 
-    The keys stay the same. The old certificates are valid until they expire: issue new ones before then.
+    The keys stay the same.  An old certificate is valid until it expires: issue the new certificate before that day.
     """
     from dordis.durable_files import write_atomically
     from dordis.identity.authority import Authority
@@ -181,9 +181,10 @@ def rotate_keys(
 ) -> None:
     """Replace the keys of a client.
 
-    The new keys come with a request, signed with the old ones, that the authority approves. Without --identity only the
-    TLS key is new; it is valid as soon as the request is approved. The old key file works until then. The client's
-    state, with the count of its participations, belongs to its name and is used with the new keys too.
+    The command writes new keys, and a request that is signed with the old keys; the authority has to approve it.
+    Without --identity only the TLS key is new; it is valid as soon as the request is approved.  The old key file works
+    until then.  The client's state, with the count of its participations, belongs to its name and is used with the new
+    keys too.
     """
     from dordis.identity.authority import new_request
     from dordis.identity.certificates import new_tls_key, subject_name

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 LISTED_CLIENTS = 10
-"""Number of clients that are listed, beginning with the largest epsilon; --json lists all clients."""
+"""Number of clients that are listed, those with the largest epsilon first; --json lists all clients."""
 
 
 def verify_ledger(
@@ -51,7 +51,7 @@ def verify_ledger(
     except OSError as error:
         raise InputError(f"cannot read the ledger {file}: {error.strerror}") from None
     how = stored.manifest.how if stored else ""
-    if summary.budget is None:  # a run that never stops at its budget was planned for one all the same
+    if summary.budget is None:  # a run that never stops at a budget was planned for a budget all the same
         summary = replace(summary, budget=summary.stated.budget)
     print_result(as_json, _summary_fields(summary) | {"run_as": how or None}, *_describe_summary(summary, how))
     summary.check_budget()
@@ -66,9 +66,9 @@ def add_ledgers(
 ) -> None:
     """Add up the epsilon of runs and queries over the same clients.
 
-    A run counts with its stated epsilon. That is its budget if it ended before its planned rounds for another reason
-    than its budget. Clients are matched by their registered keys. Where a run has no registry (simulated runs, ledgers
-    of queries), its largest epsilon is added to every client.
+    A run counts with its stated epsilon: the epsilon spent or, if the run was ended early and not by its budget rule,
+    the whole budget.  Clients are matched by their registered keys.  Where a run has no registry (simulated runs,
+    ledgers of queries), its largest epsilon is added to every client.
     """
     from dordis.ledger.combine_runs import combined_epsilon
 
@@ -184,7 +184,7 @@ def verify(
 
 
 def compare_kept(verified: "VerifiedRun", kept: Path) -> None:
-    """Raise HistoryContradicted if the receipts of a run differ from those that one of its clients stored."""
+    """Raise HistoryContradicted if receipts of a run differ from the receipts that one of its clients stored."""
     from dordis.owner.receipts import Shown, check_history, read_kept
 
     if kept.stem != verified.run.id.hex():
@@ -307,8 +307,8 @@ def export(
 ) -> None:
     """Write all evidence of a run as one file for an auditor.
 
-    It has the privacy statement, settings, ledger, receipts, versions, and a page that says what to check, how, and
-    what that proves. It has no model, no data and no secret.
+    The file has the privacy statement, settings, ledger, receipts, versions, and a page that says what to check, how,
+    and what that proves.  It has no model, no data and no secret.
     """
     from dordis.report.audit import write_archive
 

@@ -1,4 +1,4 @@
-"""Run a client, which takes part in the rounds of a server, or a helper, which opens the sums of assisted rounds."""
+"""Run a client, which takes part in a server's rounds, or a helper, which helps to unmask sums of assisted rounds."""
 
 import asyncio
 import json
@@ -145,7 +145,7 @@ async def stay_until_stopped(joined: "Participant | Visitor", *, once: bool, fol
     except asyncio.CancelledError:
         if not stopped:
             raise
-        joined.stop()  # not in `stop`, where a request that the client is answering would fail and be declined
+        joined.stop()  # not in `stop`: there a request under way would fail, and the client would decline it
     return not stopped
 
 
@@ -200,9 +200,9 @@ def assist(
     as_json: JsonLines = False,
     log_format: LogLines = LogFormat.TEXT,
 ) -> None:
-    """Help to open the sums of assisted rounds.
+    """Help to unmask the sums of assisted rounds.
 
-    A helper sees no update and needs no data. But more than f helpers (protocol.options.faulty) that collude with the
+    A helper sees no update and needs no data.  But more than f helpers (protocol.options.faulty) that collude with the
     server could see single updates: run a helper where the server's operator has no access.
     """
     from dordis.network.deadlines import compile_kernels

@@ -1,6 +1,7 @@
 """Plan the noise of a run, its graph, or its number of chunks; and time the stages of a round, to choose that number.
 
-`dordis profile` times small rounds whose updates are zeros, fits the model of round times to them, and writes it.
+`dordis profile` times small rounds whose updates are zeros, fits the performance model to these times, and writes the
+fitted model to a file.
 """
 
 import math

@@ -94,8 +94,8 @@ def bounds(
 ) -> None:
     """Find ranges of numeric columns privately.
 
-    The ends of a range are 0 or powers of two with a sign. Some hundreds of clients are needed. If you know a range
-    without looking at the rows, write it yourself: that costs no privacy.
+    Each end of a range is 0, a power of two, or minus a power of two.  Some hundreds of clients are needed.  If you
+    know a range without looking at the rows, write it yourself: that costs no privacy.
     """
     import msgspec
 

@@ -110,7 +110,7 @@ def list_missed_deadlines(runs: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def find_runs(path: Path) -> list[Path]:
-    """Return the directories of runs, the oldest first: `path` if it is a run, or those in the folder and its queue."""
+    """Return the directories of runs, the oldest first: `path` if it is a run, else the runs in it and in its queue."""
     from dordis.records.run_records import MANIFEST
     from dordis.records.server_status import QUEUE, RunQueue
 

@@ -83,9 +83,9 @@ def serve(
 ) -> None:
     """Run rounds with clients that join over the network.
 
-    The configuration is the same as for dordis run: a run that can be simulated can be deployed. Its section
-    deployment sets the address and the waiting times. The configurations of a folder run one after the other, by name;
-    the same command continues after a stop.
+    The configuration is the same as for dordis run: a run that can be simulated can be deployed.  Its section
+    deployment sets the address and the waiting times.  The configurations of a folder run one after the other, in the
+    order of their names; after a stop, the same command continues.
     """
     from dordis.network.deadlines import compile_kernels
     from dordis.network.log_lines import set_up_logging
@@ -179,14 +179,14 @@ def serve_run(
 
 
 def alerts_file(config: Path | None, began: Path | None) -> Path | None:
-    """Return the file with the section [alerts]: `config`, or a file in `began`, the directory of the earlier run."""
+    """Return the file with the section [alerts]: a file in `began`, the directory of a run, if given, else `config`."""
     if began is None:
         return config
     return began / ALERTS if (began / ALERTS).exists() else None
 
 
 def start_alerts(command: str, identity: Path, under_way: "Run", held: ExitStack) -> "AlertCommand | None":
-    """Start the alerts of a run and return them, or None without a command; `held` stops them at its exit."""
+    """Start the alerts of a run and return them, or None without a command; closing `held` stops them."""
     from dordis.identity.keys import CERTIFICATE, read_certificates
     from dordis.network.deployment import NetworkPopulation
     from dordis.report.alert_command import AlertCommand
@@ -243,7 +243,7 @@ def reload_at_hangup(home: "NetworkPopulation", settings: "Config", read: "Calla
 
 
 def ignored_changes(settings: "Config", fresh: "Config") -> list[str]:
-    """Return the dotted keys of settings that `fresh` changes and that do not take effect during a run."""
+    """Return the dotted keys of the settings that `fresh` changes, except settings that may change during a run."""
     import msgspec
 
     now, then = (msgspec.to_builtins(config) for config in (fresh, settings))

@@ -162,7 +162,7 @@ BAR_WIDTH = 24
 
 MOST_BINS = 200
 FULLEST = 40
-"""Of a histogram with more than MOST_BINS bins, only the bins with the largest counts are printed: FULLEST of them."""
+"""Number of bins that are printed of a histogram with more than MOST_BINS bins: the bins with the largest counts."""
 
 
 def histogram(
