@@ -18,7 +18,7 @@ def generate(entropy: Callable[[int], bytes] = secrets.token_bytes) -> bytes:
 
 
 def public_key(private: bytes) -> bytes:
-    """Compute the public key of a private one."""
+    """Compute the public key of a private key."""
     return crypto_sign_seed_keypair(_check_private(private))[0]
 
 

@@ -28,7 +28,7 @@ class KeyAgreement(Protocol):
         """Draw a private key."""
 
     def public_key(self, private: bytes, /) -> bytes:
-        """Compute the public key of a private one."""
+        """Compute the public key of a private key."""
 
     def validate(self, peer_public: bytes, /) -> None:
         """Raise `InvalidKey` if a public key is malformed, not canonical, or would make the shared secret known."""

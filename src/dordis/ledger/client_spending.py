@@ -150,7 +150,10 @@ class Account:
         return self.rounds[index].charge.owner_charge
 
     def check_countable(self, index: int, charge: OwnerCharge) -> None:
-        """Raise InputError unless the round is new, or was counted only at the same cost and for other clients."""
+        """Raise InputError unless the owners of these clients may count this cost for a round.
+
+        A round that was counted, but not charged, may get further clients at the same cost.
+        """
         check_index(index)
         known, clients = self._counted.get(index, (charge, set[int]()))
         joins = (known.cost, known.distance) == (charge.cost, charge.distance) and clients.isdisjoint(charge.clients)

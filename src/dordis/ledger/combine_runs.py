@@ -163,7 +163,7 @@ def check_gaussian(part: LedgerPart) -> None:
     """Raise InputError if the charges of a run cannot be composed as Gaussian noise.
 
     This is called for a run that states more than it spent.  In the combination one Gaussian release takes the place of
-    its rounds.
+    the run's rounds.
     """
     if not part.account.is_gaussian:
         raise InputError(

@@ -207,7 +207,7 @@ class LedgerRound:
 
     @property
     def payers(self) -> tuple[int, ...]:
-        """Return the clients that pay: those whose input may be in an opened sum."""
+        """Return the clients that pay for the round: all clients whose input may be in an unmasked sum."""
         if not self.outcomes:
             return self.charge.clients
         absent = set(self.charge.clients).intersection(*(outcome.dropped for outcome in self.outcomes))

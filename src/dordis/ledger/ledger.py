@@ -50,8 +50,8 @@ _CHANGED = "the privacy ledger lost or changed lines since it was last read: res
 class Ledger:
     """The ledger of a run: `reserve` charges a round before its first unmask request.
 
-    When the round has an output, `complete` replaces this charge by the actual one.  A round that never has an output,
-    for example because the server stopped, stays charged as it was reserved.
+    When the round has an output, `complete` replaces this charge by the actual charge.  A round that never has an
+    output, for example because the server stopped, stays charged as it was reserved.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -98,9 +98,9 @@ class NoisySum(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         return self.mechanism or mechanism_name(DSkellam)
 
     def cost(self, variance: Fraction, samples: int) -> ReleaseCost:
-        """Return the cost of the sum if this variance counts for privacy, for noise made of `samples` samples.
+        """Return the cost of the sum if noise of this variance counts for privacy.
 
-        Raise InputError if the price list lacks the variance.
+        The distance is charged for `samples` noise samples.  Raise InputError if the price list lacks the variance.
         """
         distance = samples * accounting.SAMPLE_DISTANCE
         if self.mechanism is None:

@@ -56,7 +56,7 @@ class StatedEpsilon:
 def stated_epsilon(account: Account, manifest: Manifest | None = None, recorded: int = 0) -> StatedEpsilon:
     """Return the stated epsilon of a run, from its ledger and manifest, or of a ledger without a manifest.
 
-    `recorded` is the number of finished rounds, with those of predecessors, that receipts, records and model confirm.
+    `recorded` is the number of finished rounds that receipts, records and model confirm, predecessors' rounds included.
     The run counts as finished only if both `recorded` and the ledger reach the planned number of rounds.
     """
     worst, delta = account.worst_client(account.clients()), account.budget.delta
@@ -113,7 +113,7 @@ def is_ended_by_budget(account: Account, manifest: Manifest) -> bool:
 
 
 def is_like_rounds(refused: Charge, account: Account, manifest: Manifest) -> bool:
-    """Tell whether a refused round has the plan's T_C, at most the plan's T / n, and the noise of the run's rounds.
+    """Tell whether a refused round has the plan's T_C, a T / n up to the plan's, and the noise of the run's rounds.
 
     Scheme, chance of failure, mechanisms and prices must equal those of the first charged round, which the receipts
     confirm.  Otherwise a forged round could be cheap without dropout and expensive with dropout.

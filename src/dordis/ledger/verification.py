@@ -296,7 +296,7 @@ def check_rounds(rounds: Collection[RoundRecord], receipts: Mapping[int, Receipt
 
 
 def check_course(rounds: Collection[RoundRecord], account: Account) -> None:
-    """Raise LedgerDamaged if the epsilon recorded after a round differs from the one recomputed from the ledger."""
+    """Raise LedgerDamaged if the epsilon recorded after a round differs from the ledger's epsilon after it."""
     for record in rounds:
         if not is_close(record.epsilon, account.epsilon_after(record.index)):
             raise LedgerDamaged(

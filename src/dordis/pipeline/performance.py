@@ -24,7 +24,7 @@ Matrix = npt.NDArray[np.float64]
 KEPT = 32
 """Number of latest timings that a profile keeps of each stage, for each pair (d, m) of coordinates and chunks."""
 POINTS = 64
-"""Number of different pairs (d, m) of coordinates and chunks that a profile keeps: those observed last."""
+"""Number of different pairs (d, m) of coordinates and chunks that a profile keeps: the pairs observed last."""
 PASSES = 50
 """Iterations of re-weighted least squares, by which the fit approaches least absolute deviations."""
 EXACT = 1e-6

@@ -199,8 +199,8 @@ def compose_costs(costs: Iterable[tuple[float, int]]) -> float:
 def epsilon(event: Event, delta: float, distance: float = 0.0) -> float:
     """Return the epsilon of an event at `delta`; infinity if none is proved.
 
-    `distance` is the total variation distance between the noise that is drawn and the noise that is analysed.  It takes
-    (1 + e^epsilon) `distance` off delta; if that is more than half of delta, no epsilon is proved.
+    `distance` is the total variation distance between the noise that is drawn and the noise that is analysed.  It
+    reduces delta by (1 + e^epsilon) `distance`; if that is more than half of delta, no epsilon is proved.
 
     >>> round(epsilon(Repeated(Gaussian(5.0), 10), delta=1e-5), 2)
     2.59
@@ -257,7 +257,7 @@ class ReleaseCost(NamedTuple):
     distance: float
 
 
-@lru_cache(maxsize=1 << 8)  # every round needs a few results several times, and later rounds do not need them
+@lru_cache(maxsize=1 << 8)  # every round needs a few results several times, later rounds need others
 def epsilon_spent(
     costs: frozenset[tuple[ReleaseCost, int]], delta: float, orders: tuple[int, ...] | None = None
 ) -> float:
@@ -278,10 +278,10 @@ def epsilon_spent(
 class ParticipationSchedule:
     """The rounds of a run, in each of which `per_round` of `population` clients take part, and how they are accounted.
 
-    With `accounting` = `cap` one client is charged as many rounds as the participation cap, which every client enforces
-    itself; with `all-rounds`, all rounds; with `paper`, all rounds too, by Renyi divergences at the paper's `orders`.
-    The server knows which clients take part, so their sampling does not amplify privacy.  No budget is reserved for
-    failed rounds: the rounds after a failed round get more noise instead.
+    `accounting` says what one client is charged.  With `cap` it is charged as many rounds as the participation cap,
+    which every client enforces itself; with `all-rounds`, all rounds; with `paper`, all rounds by Renyi divergences at
+    the paper's `orders`.  The server knows which clients take part, so their sampling does not amplify privacy.  No
+    budget is reserved for failed rounds: the rounds after a failed round get more noise instead.
     """
 
     population: int

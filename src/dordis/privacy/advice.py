@@ -5,7 +5,7 @@ the sum divided by the clip bound.  If the updates of a cohort are equal, and th
 signal-to-noise ratio of the round is n / (z sqrt(d)).  R rounds together have sqrt(R) times this ratio.  Each of the N
 clients of the run takes part k = R n / N times, and z grows as sqrt(k).  So the ratio of the whole run is
 sqrt(N n) / (z_1 sqrt(d)), whatever R is, where z_1 is the z of a run with one participation.  The updates of real
-clients differ, so this ratio is an upper bound on theirs.
+clients differ, so this ratio is an upper bound on the ratio of real updates.
 """
 
 import math
@@ -22,7 +22,7 @@ NOTHING, EQUAL, ENOUGH = 0.1, 1.0, 10.0
 """Signal-to-noise ratios of a run: below NOTHING almost nothing is learnt, at EQUAL signal and noise have equal norms,
 and above ENOUGH the noise costs little."""
 LARGEST_COHORT = 1000
-"""Largest number of clients a round that `advise` recommends; a configuration may set a larger one."""
+"""Largest number of clients per round that `advise` recommends; a configuration may set a larger one."""
 MORE_ROUNDS = 4
 """`advise` recommends at most this many times the configured number of rounds."""
 

@@ -3,9 +3,9 @@
 Andrew, Thakkar, McMahan and Ramaswamy, "Differentially Private Learning with Adaptive Clipping", 2021, algorithm 1.
 Each client sends one clipping bit, "the norm of my update is at most the bound", as a further release beside its
 update: +s or -s in the ring at a scale s, without rounding.  An absent client adds 0, so the sensitivities Delta2 and
-Delta1 are s.  They would be 2s for bits encoded as 2s and 0; algorithm 1 shifts the bits by one half for the same
-reason.  The number of survivors is public, so the fraction of norms below the bound follows from the sum.  The bound of
-a round is computed from released sums of earlier rounds, which costs no more privacy.
+Delta1 are s.  If bits were encoded as 2s and 0, the sensitivities would be 2s; algorithm 1 shifts the bits by one half
+for the same reason.  The number of survivors is public, so the fraction of norms below the bound follows from the sum.
+The bound of a round is computed from released sums of earlier rounds, which costs no more privacy.
 """
 
 import math

@@ -76,8 +76,8 @@ def delta(epsilon: float, theta_squared: float) -> float:
 def epsilon(theta_squared: float, delta: float, distance: float = 0.0) -> float:
     """Return the epsilon of theta-GDP at `delta`; infinity if none is proved.
 
-    `distance` is the total variation distance between the noise that is drawn and the noise that is analysed.  It takes
-    (1 + e^epsilon) `distance` off delta; if that is more than half of delta, no epsilon is proved.
+    `distance` is the total variation distance between the noise that is drawn and the noise that is analysed.  It
+    reduces delta by (1 + e^epsilon) `distance`; if that is more than half of delta, no epsilon is proved.
 
     >>> round(epsilon(compose_costs([gaussian_theta_squared(5.0)] * 10), 1e-5), 2)
     2.59

@@ -43,7 +43,8 @@ class RecordEncoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `sampling` is p 2^32, where p is the probability with which a record is sampled.  `length` is C_q, the largest norm
     of a quantised record, and sums are divided by 2^k with k = `shift`.  `records` is a public upper bound on the
-    number of records of each client.  `events` is the number of planned events; the index of a round is below it.
+    number of records of each client.  `events` is the number of planned events; every round has an index below this
+    number.
     """
 
     sampling: int

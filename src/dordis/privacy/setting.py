@@ -32,8 +32,8 @@ class Setting:
     in a round, and `reserve` the number of dropouts for which the scheme `conservative` provides.  With `one_block` the
     whole vector is rotated as one block, as in the paper.  `further` are the values that every round releases in
     addition to the update.  With `orders`, epsilon comes from the Renyi divergences at these orders, as in the paper;
-    without, from `dordis.privacy.gdp`.  `failure` is the probability that the graph or the selection fails in some
-    round of the run; it is taken off delta.  `buckets` is the length to which updates are folded
+    without `orders`, from `dordis.privacy.gdp`.  `failure` is the probability that the graph or the selection fails in
+    some round of the run; it is taken off delta.  `buckets` is the length to which updates are folded
     (`dordis.privacy.projection`), or 0 if they are not folded.  `sparse` says whether clients share masks on a sparse
     graph, as in SecAgg+.  `records` says how records are sampled, if they are the unit of privacy.
 
@@ -101,7 +101,7 @@ class Setting:
 
     @property
     def given_delta(self) -> float:
-        """Return the delta of the guarantee: the configured one, by default that of `accounting.default_delta`."""
+        """Return the delta of the guarantee: the configured delta, or `accounting.default_delta` by default."""
         if self.delta is not None:
             return self.delta
         records = self.records.records if self.records else 1
@@ -147,7 +147,7 @@ class Setting:
         return scaling.padded_length(self.summed_dim, self.block)
 
     def reserve_for(self, clients: int, tolerance: int) -> int:
-        """Return the `reserve` at which a round with these numbers costs a client no more than planned."""
+        """Return the `reserve` with which a round of this size and tolerance costs a client no more than planned."""
         beyond = (self.reserve or 0) - self.T
         if beyond <= 0:
             return 0

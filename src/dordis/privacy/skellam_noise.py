@@ -273,8 +273,9 @@ class AddNoise(Protocol):
 class NoiseLaw:
     """A law of integer noise under which independent draws of variances a and b sum to a draw of variance a + b.
 
-    `add` adds noise from a seed: the same samples on every machine.  It is a top-level function of a module, so that it
-    can be pickled for other processes.  `digest` returns the hash of the table from which noise of a variance is drawn.
+    `add` adds noise from a seed: the same samples on every machine.  `add` is a top-level function of a module, so that
+    it can be pickled for other processes.  `digest` returns the hash of the table from which noise of a variance is
+    drawn.
     """
 
     add: AddNoise
@@ -335,7 +336,7 @@ class _Source:
 
 
 class _Escapes:
-    """Buffers for the samples of one step whose cells escape; these are drawn by inversion of the residual."""
+    """Buffers for the samples of one step whose cells escape; these samples are drawn by inversion of the residual."""
 
     def __init__(self, stream: prg.Stream, room: int) -> None:
         # A block cipher over explicit counters, because escapes of several pages need several parts of a keystream.

@@ -38,7 +38,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
     description: ClassVar[str] = ""
     """Who adds the noise, and what dropout does to it; a format string with {T} and the strategy's fields."""
     unproved: ClassVar[str] = ""
-    """Why no epsilon is proved; empty if one is."""
+    """Why no epsilon is proved; empty if an epsilon is proved."""
     cost_only: ClassVar[bool] = False
     """Whether the strategy is only simulated for its cost, at ideal fidelity."""
 

@@ -230,7 +230,7 @@ class AppClient(ABC):
     def expect(self, round: RoundInfo, peers: Sequence["AppClient"]) -> None:  # noqa: B027  most train alone
         """Prepare to train together with `peers`, the applications of all clients of the round in this process.
 
-        A simulation calls this before they train, on the first of the peers only; `peers` includes that first one.
+        A simulation calls this method before the clients train, and only on the first client of `peers`.
         """
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:  # noqa: B027  most clients do nothing

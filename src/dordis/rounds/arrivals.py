@@ -225,7 +225,7 @@ class Arrivals:
             check_admissible(u, arrived, most)
             call.admit(u, reply)
             # The reply is stored before the client is counted.  If the server stops in between, it counts the client
-            # when it restarts.  In the other order a client could be counted whose contribution is lost.
+            # when it restarts.  In the opposite order a counted client's contribution could be lost.
             self.store.add(Arrival(u, wire.encode(reply), bytes(wire.bulk_of(reply))))
             self.gate.admit_arrival(u)
             arrived[u] = None

@@ -242,7 +242,7 @@ class ModelIntake:
         self._pieces, self._count = bytearray(), 0
 
     def recall(self, piece: SendModel) -> None:
-        """Add a piece of the model that is in the journal; a restarted client calls this for all of them, in order."""
+        """Add a piece of the model that is in the journal; a restarted client adds all such pieces, in order."""
         self._count += 1
         self._pieces += piece.data
 

@@ -181,7 +181,7 @@ class ClientRound:
 
     @classmethod
     def restored(cls, client: Client, journal: Journal) -> "ClientRound":
-        """Return the round in a journal as it was when the process stopped; answers that it lacks are computed anew."""
+        """Return the round as it was when the process stopped; answers not in the journal are computed anew."""
         invited, *events = journal.events(client.events)
         restored = cls(client, journal, invited)
         for event in events:

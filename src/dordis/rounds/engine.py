@@ -144,7 +144,7 @@ class RoundRunner(Protocol):
         ...
 
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
-        """Invite clients and let them train; return those that are ready."""
+        """Invite clients and let them train; return the clients that are ready."""
         ...
 
     def still_ready(self, ready: Collection[ClientId]) -> Collection[ClientId]:

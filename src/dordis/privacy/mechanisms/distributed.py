@@ -5,10 +5,10 @@ components can be removed again.  The discrete Gaussian mechanism (DDGauss; Kair
 baseline.
 
 Discrete Gaussian noise is drawn from a seed, by inversion of its distribution function in integers.  The *mass* of x is
-floor(2^127 p(x)), computed in fixed point from the probability p(x); what is missing to 2^127 is added to the mass of
-0.  So the probability of x is exactly its mass / 2^127, and the total variation distance from the discrete Gaussian is
-at most 2^-105.  Unlike Skellam noise, this noise is never removed, so its format may change between versions, and it is
-not optimised for speed.  The time of a look-up may depend on the sample.
+floor(2^127 p(x)), computed in fixed point from the probability p(x); the mass of 0 is raised until all masses sum to
+2^127.  So the probability of x is exactly its mass / 2^127, and the total variation distance from the discrete Gaussian
+is at most 2^-105.  Unlike Skellam noise, this noise is never removed, so its format may change between versions, and it
+is not optimised for speed.  The time of a look-up may depend on the sample.
 """
 
 import math
@@ -193,7 +193,10 @@ class DDGauss(Mechanism, frozen=True, tag="ddgauss", kw_only=True):
         return vector
 
     def release(self, variance: Fraction) -> DiscreteGaussianSum:
-        """Return the release of a sum under `variance` / g^2 clients' noise; raise InputError if this is below 1."""
+        """Return the release of a sum under the noise of floor(`variance` / g^2) clients.
+
+        Raise InputError if `variance` is below g^2, the squared scale of one client's noise.
+        """
         honest = math.floor(variance / self.variance)
         if honest < 1:
             raise InputError("a sum under discrete Gaussian noise needs more survivors than there may be colluders")
