@@ -60,7 +60,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Sum:
-    """Description of a sum of uploads: a unique number, the chunk, and length and bits of its vectors."""
+    """Description of a sum of uploads: a unique number, the chunk, and the vectors' length and bits per number."""
 
     number: int
     chunk: int

@@ -66,7 +66,7 @@ LONGEST_SILENCE = 24 * 3600.0
 
 
 class InvalidFrame(ConnectionError):
-    """The server sent a frame that is not a message of dordis, or not one that is allowed at this point."""
+    """The server sent a frame that is not a message of dordis, or a message that is not allowed at this point."""
 
 
 def accepted_requests(protocol: SummingProtocol) -> Any:

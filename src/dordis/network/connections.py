@@ -133,7 +133,7 @@ class Stranger:
     has_request: bool = False
 
     def drop_time(self) -> float:
-        """Return the event loop's time from which on the connection may be dropped for a newer one."""
+        """Return the event loop's time from which on a newer connection may take the slot."""
         return self.since + (LONG_PENDING_TIME if self.has_request else SHORT_PENDING_TIME)
 
     def release(self) -> None:

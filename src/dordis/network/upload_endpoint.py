@@ -26,7 +26,7 @@ log = logging.getLogger("dordis.network")
 
 BUFFERS = 4
 MOST_UPLOADS, MOST_TRANSFERS = 256, 4
-"""Largest number of simultaneous uploads of all clients, and of transfers of one client; further ones get HTTP 503."""
+"""Largest number of simultaneous uploads of all clients, and of transfers of one client; others get HTTP 503."""
 ANNOUNCEMENT_DELAY = 5.0
 """Seconds for which an upload waits for its announcement, which comes on another connection."""
 SLOW = 1.0

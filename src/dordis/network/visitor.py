@@ -109,7 +109,7 @@ class Visitor(ServerContact):
             pause = min(2 * pause, max(self._poll, LONGEST_PAUSE))
 
     def reload(self) -> None:
-        """Read key and certificate again for the next request; keep the old ones if that fails."""
+        """Read key and certificate again for the next request; if they cannot be read, keep the present ones."""
         super().reload()
         self._requests.credentials = self.credentials
 

@@ -199,7 +199,7 @@ class VisitEndpoint:
     # Requests of clients, on the event loop
 
     def recognise(self, request: web.Request) -> bool:
-        """Tell whether a request is to these endpoints and from a member, by the TLS certificate of its connection."""
+        """Tell whether a request is to these endpoints, on a connection with the TLS certificate of a member."""
         if not request.path.startswith(PATHS):
             return False
         try:

@@ -248,7 +248,7 @@ class StatusFile:
     path: Path
 
     def read(self) -> ClientStatus:
-        """Return the status in the file; an empty one if the file is missing or damaged."""
+        """Return the status in the file; an empty status if the file is missing or damaged."""
         try:
             return msgspec.json.decode(self.path.read_bytes(), type=ClientStatus)
         except (OSError, msgspec.DecodeError):

@@ -93,7 +93,7 @@ class FileJournals:
         return FileJournal(round, path, key, self.entropy)
 
     def unfinished(self) -> tuple[bytes, ...]:
-        """Return the ids of the rounds that were open when the process stopped: those whose key is not zeros."""
+        """Return the ids of the rounds that were open when the process stopped: their keys are not zeros."""
         return tuple(round for round in self._rounds() if self._files(round)[1].read_bytes() != _ZEROS)
 
     def _rounds(self) -> list[bytes]:

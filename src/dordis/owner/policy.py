@@ -43,7 +43,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     quorum: Fraction = Fraction(1, 2)
     """Least fraction of a round's clients that must answer each stage: threshold t / n, or quorum q / n for SecAgg+."""
     colluders: int = 1
-    """Least T_C, the number of colluders in a round without whose noise the guarantee must still hold."""
+    """Least value of T_C; the guarantee must hold even without the noise of T_C colluders in a round."""
     variance: Fraction | None = None
     """Least noise variance per chunk that counts for privacy, after any tolerated dropout, in squared integer units."""
     noise: Fraction | None = None
@@ -74,7 +74,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     helpers: frozenset[int] = frozenset()
     """Ids of the helpers that may open sums, for protocols with helpers; none by default."""
     honest_helpers: int = 2
-    """Least number of honest helpers in a round: m - f, all helpers less those that may collude."""
+    """Least number of honest helpers in a round, m - f: of m helpers, f may collude with the server."""
     faulty_helpers: int = 1
     """Least f, the number of colluding helpers that a round must withstand."""
     no_base: bool = False

@@ -25,7 +25,7 @@ class Attended(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True
     index: int
     parameters: str
     is_listed: bool = True
-    """Whether the parameters list the clients; if not, a history may omit the round if it was not acknowledged."""
+    """Whether the parameters list the clients; if not, an unacknowledged contribution may have no receipt."""
 
 
 class Acknowledged(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -247,7 +247,7 @@ def check_shown_receipt(entry: Shown, run: bytes) -> None:
 def check_own_state(kept: KeptRun, fresh: Iterable[Shown], me: ClientId, where: Path) -> None:
     """Raise HistoryContradicted if a sum contains the input of this client, but the client has no note of the round.
 
-    A client notes its participation before every upload.  So without the note, its state was lost or is an old copy.
+    A client notes its participation before every upload.  Without this note, its state was lost or is an old copy.
     """
     for entry in fresh:
         survivors = () if entry.receipt is None else entry.receipt.survivors

@@ -322,7 +322,7 @@ def build_helper(
 
 
 def check_first_description(description: RunDescription, known: RunDescription, simulated: bool) -> None:
-    """Raise ParametersRefused if a description differs from the first one of a deployed Flower run.
+    """Raise ParametersRefused if a description differs from the first description of the Flower run.
 
     A server that could change the description could choose the selection.  In a simulation, which protects nobody, a
     new run of dordis may have a new description.

@@ -34,7 +34,7 @@ from dordis.rounds.catch_up import Encoded, Trained
 RUN, ROUND = "dordis-run", "dordis-round"
 """Names of the records in `context.state` for the state of the run and of the open round."""
 HELPER = "dordis-helper"
-"""Name of the record in Flower's state of a node with the durable state of a helper."""
+"""Name of the record in `context.state` for the state of a helper."""
 LONGEST_STORED_REPLY = 1 << 16
 """Longest reply, in bytes, that is stored in case its request is repeated, which is rare under Flower."""
 
@@ -112,7 +112,7 @@ class RunState:
 
 
 class StateHelperStore:
-    """A helper's state in Flower's state of its node, which is enough for simulations and semi-honest servers."""
+    """The state of a helper, stored in Flower's state of the node: enough for simulations and semi-honest servers."""
 
     def __init__(self, state: RecordDict) -> None:
         if HELPER not in state:
