@@ -1,4 +1,4 @@
-"""Applications: federated learning, private means and histograms, language models, audits; and how they read options.
+"""Applications (federated learning, private means and histograms, language models, audits), and their options.
 
 A configuration names the classes `Server` and `Client` of an application.  Both classes read the same options, which
 the application's class `Settings` describes.  A simulation decodes the options once, and not once for each client.

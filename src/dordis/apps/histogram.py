@@ -57,7 +57,7 @@ class Server(PooledServer):
 
 
 class Client(FixedClient):
-    """A client whose update is 1 in the bin of its value and 0 in all other bins; the same in every round."""
+    """A client whose update in every round is 1 in the bin of the client's value, and 0 in all other bins."""
 
     def __init__(self, value: float, edges: tuple[float, ...]) -> None:
         if math.isnan(value):

@@ -87,7 +87,7 @@ class Server(PooledServer):
 
 
 class Client(FixedClient):
-    """A client whose update is its vector minus the centre, clipped to the bound; the same in every round."""
+    """A client whose update in every round is the client's vector minus the centre, clipped to the bound."""
 
     def __init__(self, vector: Floats, centre: float = 0.0, bound: float = 1.0) -> None:
         super().__init__(clip_to_norm(np.asarray(vector, np.float64) - centre, bound))

@@ -318,7 +318,7 @@ Present = Callable[[int, Collection[ClientId]], Collection[ClientId]]
 
 
 def everyone(index: int, clients: Collection[ClientId]) -> Collection[ClientId]:
-    """Return all `clients`, for a selection in which the server may not choose clients by their availability."""
+    """Return all `clients`; used for selections that do not let the server choose clients by their availability."""
     return clients
 
 
@@ -381,7 +381,7 @@ class LocalRounds(FullRounds):
 def announce_peers(
     exchange: Exchange, clients: SimulatedClients, is_absent: Callable[[ClientId], bool] = lambda u: False
 ) -> Exchange:
-    """Return an exchange that calls `tell_peers` with the clients that are about to train, before it asks them to.
+    """Return an exchange that, before it delivers requests to train, calls `tell_peers` with the requested clients.
 
     Clients for which `is_absent` returns True are left out.
     """

@@ -115,7 +115,10 @@ class Bench:
         return Identities(secrets.token_bytes(32), self.ids)
 
     def virtual(self, dim: int, m: int) -> Timeline:
-        """Run a round of zeros of `dim` coordinates in `m` chunks in virtual time; return the times of its steps."""
+        """Run a round in virtual time; return the times of its steps.
+
+        Updates are zeros, with `dim` coordinates in `m` chunks.
+        """
 
         def engine(exchange: LocalExchange, **options: Any) -> RoundEngine:
             timed = VirtualExchange(self.devices, Real(exchange))
@@ -126,18 +129,19 @@ class Bench:
     def real(
         self, dim: int, m: int, slowed: Callable[[LocalExchange], Exchange] = lambda exchange: exchange
     ) -> Timeline:
-        """Run a round of zeros, of `dim` coordinates in `m` chunks, in real time; return the times of its steps.
+        """Run a round in real time; return the times of its steps.
 
-        `slowed` may wrap the exchange, for instance to delay messages.
+        Updates are zeros, with `dim` coordinates in `m` chunks.  `slowed` may wrap the exchange, for
+        instance to delay messages.
         """
         return self.timed(
             dim, m, lambda exchange, **options: RoundEngine(serialise_exchange(slowed(exchange)), **options)
         )
 
     def timed(self, dim: int, m: int, engine: Callable[..., RoundEngine]) -> Timeline:
-        """Run a round of zeros on an engine that `engine` constructs; return the times of its steps.
+        """Run a round on an engine that `engine` constructs; return the times of its steps.
 
-        Updates have `dim` coordinates in `m` chunks.
+        Updates are zeros, with `dim` coordinates in `m` chunks.
         """
         home = zero_population(self.simulated, self._design(dim), self._identities, "full")
         exchanges: list[LocalExchange] = []

@@ -70,7 +70,7 @@ class SimulatedJob:
 
 
 class CachedClients:
-    """A factory of clients' applications, which creates each application once; a pickled copy creates its own."""
+    """A factory of clients' applications, which creates each application once; pickled copies hold no applications."""
 
     def __init__(self, made: AppClients) -> None:
         self._made = made

@@ -127,7 +127,7 @@ def read_bounds(bounds: Any, columns: int, names: Sequence[str] = ()) -> Bounds:
 
 
 def find_bounds(values: Floats, budget: QueryBudget, how: Conditions) -> tuple[Bounds, ReleaseCost]:
-    """Find bounds privately, and return them with the privacy cost of finding them.
+    """Find the bounds of each column privately; return the bounds, and the privacy cost of this search.
 
     `values` has the shape (clients, columns) and no NaN.  Raise InputError if no bounds can be found.
     """
@@ -266,7 +266,7 @@ def find_ranges(
     budget: float | None = None,
     entropy: Entropy | None = None,
 ) -> PrivateRanges:
-    """Find ranges of numeric columns privately, as powers of two on either side of 0.
+    """Find ranges of numeric columns privately.  The ends of each range are 0, or plus or minus a power of two.
 
     `data` and `table` are as in `dordis.train`.  `columns` are by default all numeric features to which `table` gives
     neither a range nor categories.  The fraction `share` of the budget `epsilon` is spent; `epsilon_left` of the result

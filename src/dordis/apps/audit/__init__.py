@@ -1,8 +1,8 @@
 """Audits: run and attack whole rounds, and compare what leaks with the claimed guarantee.
 
-Two tests complement each other.  Canaries prove a lower bound on epsilon, but detect only noise that is far too small.
-The variance of the noise, on known inputs, is compared with the variance that the round states: this detects noise
-that is wrong by a few per cent.
+Two tests complement each other.  An attack with canaries proves a lower bound on epsilon, but detects only noise that
+is far too small.  The second test subtracts the inputs, which the auditor knows, and compares the variance of the noise
+with the variance that the round states.  It detects noise whose variance is wrong by a few per cent.
 """
 
 from dordis.apps.audit.auditor import LEVEL, Audit, audit, audit_records, toy_design, toy_record_design

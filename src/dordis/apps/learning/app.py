@@ -104,7 +104,7 @@ class Server(AppServer):
             self._average = optim.update_average(self._average, "average", self._parameters, self._weight)
 
     def evaluate(self) -> dict[str, float]:
-        """Return the metrics on the test data, if there are any."""
+        """Return the metrics on the test data; an empty dictionary if there are no test data."""
         if self._test is None:
             return {}
         (x, y), parameters = self._test, self.average_parameters()
@@ -124,11 +124,11 @@ class Server(AppServer):
         return TrainedModel(self._model, self.average_parameters(), self._encoder)
 
     def result(self) -> Any:
-        """Return the trained model: a torch module, or the parameters of another model."""
+        """Return the trained model: a torch module, or the parameters if the model is not a torch module."""
         return self._model.trained(self.average_parameters())
 
     def export(self, directory: Path) -> None:
-        """Write the trained model to a directory; a model of a table also with its preprocessing."""
+        """Write the trained model to a directory; if it was trained on a table, write its preprocessing too."""
         self._model.save(self.average_parameters(), directory)
         if self._encoder is not None:
             self.trained_model().save(directory / SAVED_MODEL)

@@ -1,4 +1,4 @@
-"""Data sets: inputs with their targets and the keys of their clients; checks of arrays; partitions among clients.
+"""Data sets (inputs, their targets, and the keys of their owners), checks of arrays, and partitions among clients.
 
 A partition assigns samples to clients, each sample to at most one client.  By default each key of the data, such as a
 writer, is one client, which is the unit of privacy; the configuration can set another partition.  The method
@@ -50,7 +50,7 @@ class Unit:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training inputs, stored as rows (n, features), with their targets; and test inputs and targets, if there are any.
+    """Training inputs and targets, and possibly test inputs and targets; inputs are stored as rows (n, features).
 
     `keys` has the owner of each training input, such as its writer, if the owners are known.  All data of one key are
     the unit of privacy, unless the configuration says otherwise.  `test_keys` has the owners of the test inputs.

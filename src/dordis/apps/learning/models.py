@@ -1,5 +1,5 @@
-"""Models as functions of one flat vector of parameters: softmax regression, linear regression, and a network with one
-hidden layer; losses and metrics by kind of target.
+"""Models as functions of one flat vector of parameters (softmax regression, linear regression, and a network with one
+hidden layer), and their losses and metrics for each kind of target.
 """
 
 import math

@@ -115,7 +115,7 @@ def _group_norm(nn: Any, channels: int) -> list[Any]:
 
 
 def _residual(nn: Any, before: int, channels: int, stride: int) -> Any:
-    """Return a residual block: two convolutions, to whose output the block's input is added."""
+    """Return a residual block: its output is the sum of its input and of the output of two convolutions."""
 
     class Residual(nn.Module):  # type: ignore[misc]
         """Add the input to the output of two convolutions; if their shapes differ, add a convolution of the input."""
@@ -206,7 +206,7 @@ NUMPY = ("softmax", "linear", "mlp")
 
 
 def make_model(name: str, inputs: Inputs, options: dict[str, Any], seed: int, device: str = "auto") -> Model:
-    """Return the model with this name; a torch module is wrapped, and its initial parameters follow from `seed`.
+    """Return the model `name`.  A torch module is wrapped, with initial parameters that follow from `seed`.
 
     Raise InputError if there is no such model, or if it does not fit the inputs or the options.
     """

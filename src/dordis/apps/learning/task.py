@@ -246,7 +246,7 @@ def _outputs(targets: list[Any]) -> int:
 
 
 def as_model(model: Any, inputs: Inputs, settings: Settings, seed: int) -> Model:
-    """Return the `Model` for `model`, which is the name of a model, a `Model`, or a torch module, which is wrapped."""
+    """Return a `Model`; `model` is the name of a model, a `Model` to return as it is, or a torch module to wrap."""
     if isinstance(model, str):
         return make_model(model, inputs, settings.options, seed, settings.device)
     return model if isinstance(model, Model) else TorchModel(model, inputs.target, settings.device)

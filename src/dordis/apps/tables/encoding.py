@@ -1,4 +1,4 @@
-"""Encoding of a described table as arrays: numbers are scaled to -1..1, categories encoded one-hot, labels numbered."""
+"""Encoding of a described table as arrays: scaled numbers, one-hot categories, and labels as classes or numbers."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -88,7 +88,7 @@ class Corpus:
 class Users:
     """Disjoint groups of the users of LEAF's files: clients, vocabulary and test.
 
-    Of clients only the training texts are used; of the other users, who are public, the test texts are used too.
+    For clients only their training texts are used.  The other users are public, and their test texts are used too.
     """
 
     clients: dict[str, UserData] = field(repr=False)
@@ -100,7 +100,7 @@ def read_corpus(folder: Path, vocabulary: Path | int, population: int, seed: int
     """Read LEAF's files of texts, draw the clients among the users, and use held-out users for testing.
 
     If `vocabulary` is a number n, the vocabulary is the n most frequent words of half of the held-out users, and the
-    model is tested on the other half.  With a list of words, or for texts of letters, it is tested on all of them.
+    model is tested on the other half.  With a list of words, or for letters, it is tested on all held-out users.
     """
     users = draw_users(folder, population, seed, isinstance(vocabulary, int))
     symbols = read_symbols(vocabulary, users)
@@ -158,7 +158,7 @@ def read_symbols(vocabulary: Path | int, users: Users) -> Symbols:
 
 
 def _is_letters(data: UserData) -> bool:
-    """Tell whether a user's texts have the form of LEAF's Shakespeare, lines of letters, and not of its Reddit."""
+    """Tell whether texts are lines of letters, as in LEAF's Shakespeare, and not words, as in LEAF's Reddit."""
     return isinstance(data.x[0], str)
 
 
