@@ -78,7 +78,7 @@ class CohortParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
     @property
     def colluders_around(self) -> int:
-        """Return the largest number of colluders around an honest client: T_C, or c_k <= T_C on a sparse graph."""
+        """Return the largest number of colluding neighbours of an honest client: T_C, or c_k on a sparse graph."""
         n, T_C, k = len(self.clients), self.colluders, self.degree
         return min(T_C, colluding_neighbours(n, T_C, self.mode, k)) if k else T_C
 
@@ -92,7 +92,7 @@ class CohortParameters(Parameters, frozen=True, dict=True, kw_only=True):
         return bits.to_bytes(-(-len(self.clients) // 8), "little")
 
     def unpack(self, bitmap: bytes) -> tuple[ClientId, ...]:
-        """Return a subset of U, sorted, from a bitmap; raise MalformedMessage if its length or last bits are wrong."""
+        """Return the subset of U, sorted, that a bitmap encodes; raise MalformedMessage if it does not fit U."""
         bits, n = int.from_bytes(bitmap, "little"), len(self.clients)
         if len(bitmap) != -(-n // 8) or bits >> n:
             raise MalformedMessage("a set of clients is not a bitmap over the round's clients")
@@ -168,7 +168,10 @@ def agree_on(
 def ensure_enough(
     parameters: CohortParameters, stage: str, clients: Collection[ClientId], liars: Collection[ClientId] = ()
 ) -> None:
-    """Raise TooManyDropouts if more than T clients are missing at a stage, TooFewClients if no quorum remains."""
+    """Raise unless enough `clients` answered a stage.
+
+    Raise TooManyDropouts if more than T clients of U are missing, and TooFewClients if fewer than a quorum answered.
+    """
     dropped, named = len(parameters.clients) - len(clients), frozenset(liars)
     if dropped > parameters.tolerance:
         raise TooManyDropouts(dropped, parameters.tolerance, named)

@@ -1,8 +1,9 @@
 """The privacy cost of a round to each client, from the hashed parameters alone: server and clients compute the same.
 
-The cost is a theta^2 (`dordis.privacy.gdp`), the sum over the releases of the round: the update, and further releases
-such as a clipping bit.  A release is charged at the least noise that its chunks can have after tolerated dropouts.
-Neighbouring inputs replace a client's update, and its values of all further releases, by zero.
+The cost is theta^2, as defined in `dordis.privacy.gdp`, summed over the releases of the round: the update, and further
+releases such as a clipping bit.  A release is charged at the least noise that its chunks can have if no more clients
+drop out than the round tolerates.  Inputs are neighbours if one client's update, and its values of all further
+releases, are replaced by zero.
 """
 
 import math
@@ -21,10 +22,11 @@ from dordis.protocols.parameters import Parameters
 
 
 class RoundCost(NamedTuple):
-    """The cost of a round: its theta^2, or infinity if no guarantee is proved, and what is subtracted from delta.
+    """The cost of a round: its theta^2, which is infinite if no guarantee is proved, and two probabilities.
 
-    `distance` bounds the total variation distance between the noise that is drawn and the noise that is analysed.
-    `failure` is the probability that the graph of the round, or its random selection of clients, fails to protect.
+    Both probabilities are subtracted from delta.  `distance` bounds the total variation distance between the noise that
+    is drawn and the noise that is analysed.  `failure` bounds the probability that the graph of the round, or the
+    random selection of its clients, fails to protect.
     """
 
     theta_squared: float
@@ -49,10 +51,11 @@ NEVER = Fraction(0)
 def round_cost(
     parameters: Parameters, kind: type[Mechanism] | None = None, draw_failure: Fraction = NEVER
 ) -> RoundCost:
-    """Return the cost of a round to each client, whichever tolerated dropouts happen; `UNPROVED` if none is proved.
+    """Return a bound on the cost of a round to each client; return `UNPROVED` if no bound is proved.
 
-    `kind` is the class of a third party's mechanism.  `draw_failure` is the probability that a random selection has
-    more than T_C colluders; 0 if clients are not drawn.
+    The bound holds for any dropouts that the round tolerates.  `kind` is the class of the mechanism if a third party
+    wrote it, else None.  `draw_failure` bounds the probability that more than T_C colluders are selected by public
+    randomness; it is 0 if public randomness does not select the clients.
     """
     try:
         mechanism = mechanism_of(parameters, kind=kind)
@@ -101,14 +104,15 @@ def least_variance(parameters: Parameters, chunks: Sequence[int]) -> Fraction:
 
 
 def protocol_variance(parameters: Parameters, chunks: Sequence[int]) -> Fraction:
-    """Return the least variance of the protocol's noise in `chunks`, for any tolerated dropouts."""
+    """Return the least variance that the protocol's noise can have in `chunks` after tolerated dropouts."""
     return min(plan.reserved_variance() for plan in {parameters.plans[chunk] for chunk in chunks})
 
 
 def mechanism_variance(parameters: Parameters) -> Fraction:
-    """Return the least variance of the noise that clients of a built-in mechanism add outside the protocol.
+    """Return the least variance of the noise that clients add themselves when a built-in mechanism encodes an update.
 
-    The result is 0 if there is no such noise, if the server adds it, or if the round has further releases.
+    The summing protocol neither adds nor removes this noise.  The result is 0 if clients add none while encoding, if
+    the server adds the noise, if a third party wrote the mechanism, or if the round has further releases.
     """
     written = parameters.encoding
     if not written.noise or written.further_releases or written.mechanism not in TABLE:

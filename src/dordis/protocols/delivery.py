@@ -45,9 +45,9 @@ class Store(Message, frozen=True):
 
 
 class DeliveryServer(ProtocolServer[tuple[ClientId, ...]]):
-    """The last two steps of a chunk: its sum is sent to clients, which store it; the output lists those that did so.
+    """The last two steps of a chunk: clients receive its sum and store it; the output is the clients that stored it.
 
-    `summed` returns the sum and `receivers` the clients to send it to; both are called when the earlier steps have run.
+    `summed` returns the sum and `receivers` the clients to send it to; both are called once the sum is known.
     """
 
     def __init__(
@@ -159,7 +159,10 @@ class DeliveryClient(ProtocolClient[ClientState]):
 
 
 def check_counted(survivors: int, parameters: Parameters) -> None:
-    """Raise ProtocolError unless n_min to n_max survivors are stated: too small a number would inflate the mean."""
+    """Raise ProtocolError unless `survivors`, the stated number of clients in the sum, is in n_min to n_max.
+
+    A number below the true one would make the mean too large.
+    """
     least, most = parameters.n_min, parameters.n_max
     if not least <= survivors <= most:
         raise ProtocolError(f"a sum of this round is over {least} to {most} clients, not {survivors}")

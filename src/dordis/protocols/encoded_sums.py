@@ -99,7 +99,7 @@ class DecodedChunk:
     """The decoded sum of one chunk of a round."""
 
     values: Floats = field(repr=False)
-    """For the update: real units, block after block (`Grid.place`); for a further release: integer units."""
+    """The update is in real units, in the order of blocks (`Grid.place`); a further release is in integer units."""
     survivors: int
 
 
@@ -109,9 +109,9 @@ class Aggregate:
 
     total: Floats = field(repr=False)
     survivors: tuple[int, ...]
-    """For each chunk of the update, the number of its survivors, the clients in the sum."""
+    """For each chunk of the update, the number of clients in the sum of the chunk."""
     by_block: npt.NDArray[np.int64] = field(repr=False)
-    """Number of survivors of each of B blocks; coordinate i, or bucket i of folded updates, is in block i mod B."""
+    """For each of B blocks, the number of clients in its sum; coordinate (or bucket) i is in block i mod B."""
     further: Mapping[str, FurtherSum] = field(default_factory=dict)
     """The sums of further releases, by their names."""
     batch: float = 1.0
@@ -193,7 +193,7 @@ class DistributedDP:
     ) -> Vector:
         """Return a client's input to the sum from `total`, the exact sum of its quantised records.
 
-        A client's own noise is added to `total` in place.  `values` are the further releases, summed over the records.
+        A mechanism's noise of a single client, if any, is added to `total` in place.  `values` are sums over records.
         """
         encoding, records = self.parameters.encoding, self.records
         if records is None:
@@ -220,7 +220,7 @@ class DistributedDP:
         return self.aggregate(total, counts, {})
 
     def decode(self, chunks: Sequence[ChunkOutput]) -> Aggregate:
-        """Return the aggregate from the sums of all chunks; a sum that clients receive quantised is quantised first."""
+        """Return the aggregate from the sums of all chunks: the same aggregate that clients decode."""
         sizes = [span.stop - span.start for span in self.parameters.chunks]
         if [chunk.total.size for chunk in chunks] != sizes:
             raise InputError(f"the round has chunks of {sizes} coordinates: pass the sum of each, in order")
@@ -248,7 +248,7 @@ class DistributedDP:
         return self._decode_summed(chunk, total, survivors)
 
     def encode_delivered(self, chunk: int, total: Vector) -> bytes:
-        """Return the bytes in which the sum of a chunk is sent to clients: quantised if updates are folded."""
+        """Return the bytes in which the sum of a chunk is sent to clients; sums of folded updates are quantised."""
         self._check_length(chunk, total)
         if self.mechanism.delivered_bits and self.further_release(chunk) is None:
             return quantise(total, self.mechanism.grid)
@@ -373,9 +373,9 @@ def check_scheme(parameters: Parameters, mechanism: Mechanism) -> None:
 
 
 def check_block(grid: Grid) -> None:
-    """Raise ParametersRefused if blocks are longer than `block_size`, which would pad a short vector to any size.
+    """Raise ParametersRefused if blocks are longer than `block_size`: a short vector could be padded to any size.
 
-    Blocks may be shorter only for a vector below `BLOCKS_FROM` coordinates, so that it can have several chunks.
+    Only vectors below `BLOCKS_FROM` coordinates may have shorter blocks, so that they can have several chunks.
     """
     length, block = grid.summed_dim, block_size(grid.summed_dim)
     if grid.block > block or (length >= BLOCKS_FROM and grid.block != block):

@@ -2,8 +2,8 @@
 
 For every chunk a protocol's client issues secrets of 32 bytes: private ones, which never leave the client, and
 deposited ones.  Once U3, the clients in the sum, is fixed, the protocol releases the deposited secrets that the rule
-names, and no others.  A protocol does not know the purpose of the secrets: distributed DP draws noise from them
-(`dordis.protocols.distributed_noise`).
+names, and no others.  A protocol does not know what the secrets are for: `dordis.protocols.distributed_noise` uses them
+as seeds of noise.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -21,7 +21,7 @@ Releases = Mapping[int, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Escrow:
-    """How many private and deposited secrets a client issues for a chunk, and the rule that names those to release."""
+    """How many secrets a client issues for a chunk, and the rule that names the deposited secrets to release."""
 
     private: int
     deposited: int

@@ -1,8 +1,8 @@
 """Building blocks of protocols in which a client sends one message: helpers' keys, boxes, client, set-up, prediction.
 
-A box is a secret that a client encrypts to one helper.  The parameters of such a round name the helpers, and no
-clients.  The server publishes the parameters (`ArrivalSetup`), each arriving client answers once (`OneMessageClient`),
-and the helpers let the server unmask the sum, by the rules of the protocol.
+A box is a secret that a client encrypts to one helper.  In these protocols the parameters of a round list the helpers
+and no clients.  The server publishes the parameters (`ArrivalSetup`), each arriving client answers once
+(`OneMessageClient`), and then helpers let the server unmask the sum, in a way that each protocol defines.
 """
 
 from abc import abstractmethod
@@ -110,9 +110,9 @@ def open_box(
     own: bytes = b"",
     use: str = "box",
 ) -> bytes:
-    """Return the secret in a client's box for this helper, whose public key is `own`.
+    """Return the secret in a client's box for this helper; `key` is the client's public key, `own` the helper's.
 
-    Raise CryptoError if the box was altered, or was not made for this helper, client and round.
+    Raise CryptoError if the box was altered, or was not made by this client, for this helper and this round.
     """
     own = own or suite.agreement.public_key(private)
     shared = suite.agreement.agree(private, key)
@@ -152,7 +152,7 @@ class OneMessageClient(SummingClient[OneMessageState]):
 
     @property
     def setup(self) -> Sequence[On[Any]]:
-        """Return the one request."""
+        """Return the one request that the client answers."""
         return (On(self.opening, self.begin),)
 
     def begin(self, request: Opening) -> BoxedContribution:
@@ -203,7 +203,7 @@ class ArrivalSetup(SummingSetup):
         check_arrived(self.parameters, type(self._opening).__name__, self.contributions)
 
     def check(self, u: ClientId, reply: Message) -> None:
-        """Raise ProtocolError if a contribution lacks a box or its vector has the wrong length."""
+        """Raise ProtocolError unless a contribution has one box for each helper and a vector of the right length."""
         reply = of_kind(BoxedContribution, reply)
         if reply.boxes.keys() != self._helpers:
             raise ProtocolError("a contribution has a box for each helper of the round, and no others")
@@ -232,5 +232,5 @@ class ArrivalPrediction:
         """Raise nothing: clients are not needed after their contribution."""
 
     def unreleased(self, due: Releases) -> Releases:
-        """Return nothing: helpers release all due secrets."""
+        """Return an empty map: helpers release all secrets in `due`."""
         return {}

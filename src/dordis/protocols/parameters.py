@@ -34,7 +34,7 @@ SEMI_HONEST = "semi-honest"
 MALICIOUS = "malicious"
 RUN_BYTES, INDEX_BYTES = 32, 8
 FOLDING = "random signs, modulo k"
-"""The one rule by which updates are folded."""
+"""The only rule of folding: coordinate i of an update, with a random sign, is added to bucket i modulo k."""
 LARGEST_ID, WORD = 2**63 - 1, 8
 Known = TypeVar("Known")
 
@@ -43,7 +43,7 @@ Variances = Annotated[dict[int, str], Meta(max_length=limits.MOST_CHUNKS)]
 
 
 class Projection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How an update of `dim` coordinates is folded into `buckets` before the sum, rounded, and delivered.
+    """How an update of `dim` coordinates is folded into `buckets` and rounded, and how the sum is delivered.
 
     The random signs of the folding are derived from the seed of the rotation, under a separate label.
     """
@@ -59,7 +59,7 @@ class Projection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Encoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How updates become ring vectors; summing protocols do not read it, but all clients agree on it.
 
-    `noise` is the noise that the mechanism adds outside the protocol (`Mechanism.noise`), left out if it adds none.
+    `noise` describes the mechanism's own noise (`Mechanism.noise`), which no `NoisePlan` contains; left out if none.
     """
 
     mechanism: str = "none"
@@ -97,9 +97,9 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
     """The common part of the parameters of one round; `ends` has the end of each chunk, in words of eight bytes.
 
     `round` is the run id followed by the round's index.  A sum is over `n_min` to `n_max` clients; `colluders` is T_C.
-    `variances` maps each chunk to its variance sigma*^2, written as a fraction; `scheme`, `fraction` and `reserve` are
-    those of all `NoisePlan`s; `tables` is the hash of the noise tables.  With open arrival, `participations` is the
-    planned largest number of rounds in which one client takes part; every client enforces it.
+    `variances` maps each chunk to its noise variance sigma*^2, written as a fraction.  `scheme`, `fraction` and
+    `reserve` are the same in the `NoisePlan`s of all chunks; `tables` is the hash of the noise tables.  With open
+    arrival, `participations` is the largest number of rounds in which a client may take part; every client enforces it.
     """
 
     mode: str
@@ -224,7 +224,7 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
         return self.plans[chunk].due_components(survivors, removal_context(self.round, chunk, self.digest))
 
     def once(self, key: Hashable, compute: Callable[[], Known]) -> Known:
-        """Return `compute()`, cached under `key` in this object, which is shared only by clients at ideal fidelity."""
+        """Return `compute()`, cached under `key`; clients share this object and its cache at ideal fidelity only."""
         known: dict[Hashable, Known] = self.__dict__.setdefault("_known", {})
         if key not in known:
             known[key] = compute()
@@ -292,7 +292,7 @@ def complete(draft: Kind, law: NoiseLaw = SKELLAM) -> Kind:
 
 
 def check_tables(parameters: Parameters, law: NoiseLaw = SKELLAM) -> None:
-    """Raise ParametersRefused unless this program builds noise tables with the agreed hash; that can take seconds."""
+    """Raise ParametersRefused unless this program's noise tables have the agreed hash; building them takes seconds."""
     if parameters.tables != table_hash(parameters, law):
         raise ParametersRefused("the noise tables of this round are not the ones this program builds")
 
@@ -328,7 +328,7 @@ def check_vector(parameters: Parameters) -> None:
 
 
 def check_further(parameters: Parameters) -> None:
-    """Raise ParametersRefused unless each further release is bounded and has a chunk after those of the update."""
+    """Raise ParametersRefused unless each further release is bounded and has a chunk, after the update's chunks."""
     further = parameters.encoding.further_releases
     if len({release.name for release in further}) < len(further) or parameters.encoding.bit < 0:
         raise ParametersRefused("further releases have different names, and the clipping bit a scale of 0 or more")

@@ -210,7 +210,7 @@ class PlaintextChunk(SummingChunk):
         inputs.add(u, reply.vector)
 
     def release_secrets(self) -> Flow:
-        """Ask the survivors for their secrets that are due for release; without an answer they stay missing."""
+        """Ask the survivors for their secrets that are due for release; secrets of silent survivors stay missing."""
         due = self.parameters.escrow(self.chunk).releases(self.u3)
         replies = yield dict.fromkeys(self.u3, Disclose(self.chunk, self.parameters.pack(self.u3)))
         told = collect(self.u3, Disclosure, replies, lambda u, reply: self._checked_secrets(reply, due[u]))

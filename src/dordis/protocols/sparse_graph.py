@@ -4,9 +4,9 @@ The graph is circulant (Harary), on a random circle: Bell et al., "Secure Single
 (Poly)Logarithmic Overhead" (CCS 2020).  The neighbours of a client depend on U, the degree and the seed, never on
 dropouts.
 
-Every probability is an exact fraction and is compared as such; logarithms are for printing.  docs/secagg_plus.md has
-the rules and their proofs.  Clients check that the graph keeps secrecy; only the server cares whether a round is likely
-to succeed.
+Every probability is computed and compared as an exact fraction; logarithms are only printed.  docs/secagg_plus.md has
+the rules and their proofs.  Clients check that the graph keeps secrecy; whether a round is likely to succeed concerns
+the server only.
 """
 
 import math
@@ -36,7 +36,7 @@ def seed(beacon: bytes, parameter_hash: bytes) -> bytes:
 
 
 def neighbours(clients: Sequence[ClientId], k: int, seed: bytes) -> dict[ClientId, tuple[ClientId, ...]]:
-    """Return each client's neighbours: the k/2 next on each side of a random circle, or all others if k >= n - 1.
+    """Return each client's neighbours: the k/2 nearest on each side of a random circle, or all others if k >= n - 1.
 
     Neighbours are sorted and exclude the client itself; the order of `clients` does not matter.
 
@@ -65,9 +65,9 @@ def check_degree(n: int, k: int) -> None:
 
 
 def check_share_threshold(n: int, k: int, t_k: int) -> None:
-    """Raise ParametersRefused if t_k is below 1, or above the number of clients that hold shares of one secret.
+    """Raise ParametersRefused unless t_k is in 1..k + 1.
 
-    These are the client whose secret it is and its neighbours.
+    Shares of a secret are held by k + 1 clients: the owner of the secret, and the k neighbours of the owner.
     """
     check_degree(n, k)
     if not 1 <= t_k <= min(k, n - 1) + 1:
@@ -75,7 +75,7 @@ def check_share_threshold(n: int, k: int, t_k: int) -> None:
 
 
 def permutation(n: int, seed: bytes) -> list[int]:
-    """Return a permutation of 0..n-1 from the seed, uniform if the keystream is."""
+    """Return a permutation of 0..n-1 from the seed; it is uniformly random if the seed's keystream is."""
     return shuffle(range(n), prg.from_seed(seed, b"dordis/v1/graph"))
 
 
@@ -91,9 +91,9 @@ class Neighbourhood:
     """The graph of a round: degree k, share threshold t_k (own share included), global quorum q, and failure bounds.
 
     `colluders` is c_k, the largest number of colluding neighbours that is assumed for an honest client.  Three fields
-    are log2 of bounds on probabilities: `p_colluders` that some honest client has more than c_k colluding neighbours
-    (for one circle), `p_split` that the honest survivors are not connected, `p_correctness` that some secret cannot be
-    rebuilt.
+    are log2 of bounds on probabilities, for one circle: `p_colluders` for the event that some honest client has more
+    than c_k colluding neighbours, `p_split` for the event that the honest survivors are not connected, and
+    `p_correctness` for the event that some secret cannot be rebuilt.
     """
 
     degree: int
@@ -115,8 +115,8 @@ class Neighbourhood:
 def solve(n: int, T: int, T_C: int, mode: str) -> Neighbourhood:
     """Return the graph of least degree that keeps secrecy and correctness, with the least t_k and quorum for it.
 
-    T of the n clients may drop out, T_C collude.  If no smaller degree suffices, the result is the complete graph, of
-    degree n - 1.
+    At most T of the n clients drop out, and at most T_C collude.  If no smaller degree suffices, the result is the
+    complete graph, of degree n - 1.
 
     >>> graph = solve(1000, 100, 1, "malicious")
     >>> graph.degree, graph.threshold, graph.quorum
@@ -139,7 +139,7 @@ def solve(n: int, T: int, T_C: int, mode: str) -> Neighbourhood:
 
 
 def failure(mode: str) -> Fraction:
-    """Return a bound on the probability that a sparse graph within the rules loses secrecy in one round.
+    """Return a bound on the probability that a sparse graph, which passed the checks, loses secrecy in one round.
 
     Secrecy is lost if an honest client has too many colluding neighbours or, in the semi-honest mode, if the honest
     survivors are not connected.
@@ -189,8 +189,8 @@ def least_threshold(n: int, T_C: int, mode: str, k: int) -> int:
 def colluding_neighbours(n: int, T_C: int, mode: str, k: int) -> int:
     """Return c_k, the least c such that more than c of k neighbours collude with probability at most 2^-40/n.
 
-    In the malicious mode the probability is 2^-104/n for one circle, so that it is 2^-40/n over all circles that the
-    server can try.
+    In the malicious mode the probability is at most 2^-104/n for one circle.  So it is at most 2^-40/n for all 2^64
+    circles together that the server can try.
     """
     allowed, total = _limit(n, mode) * math.comb(n - 1, k), 0
     for c, weight in _weights(n - 1, T_C, k):
@@ -234,9 +234,10 @@ def log2(probability: Fraction) -> float:
 
 
 def _least_degree(n: int, T: int, T_C: int, mode: str) -> int:
-    """Return the least degree k that passes `_is_enough`, or that of the complete graph.
+    """Return the least degree k that passes `_is_enough`, or n - 1, the degree of the complete graph.
 
-    Among degrees with equal c_k both probabilities in `_is_enough` fall as k grows, so that bisection finds the least.
+    Degrees with the same c_k are searched together.  Among them both probabilities in `_is_enough` fall as k grows, so
+    that bisection finds the least degree that passes.
     """
     k = 2
     while k < n - 1:
@@ -293,7 +294,7 @@ def _cannot_rebuild(n: int, T: int, k: int, t_k: int) -> Fraction:
 def _first(choices: range, holds: Callable[[int], bool]) -> int:
     """Return the index of the first choice for which `holds` is true, or len(choices).
 
-    `holds` must be true for all choices after the first one, because the search is a bisection.
+    If `holds` is true for a choice, it must be true for all later choices, because the search is a bisection.
     """
     end = 1
     while end < len(choices) and not holds(choices[end - 1]):

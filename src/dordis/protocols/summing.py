@@ -72,7 +72,7 @@ class Roster:
     sparse: bool = False
     """Whether clients share secrets only with neighbours on a sparse graph."""
     introductions: Mapping[ClientId, Message] = field(default_factory=dict)
-    """The replies of all helpers to the protocol's introductory request; `Garbled` for those that did not answer."""
+    """The replies of all helpers to the protocol's introductory request; `Garbled` for helpers that did not answer."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class ChunkSum:
 
 
 class SumInput(Protocol):
-    """A client's input to the sum; its input to a chunk is computed with the secrets that it issued for the chunk."""
+    """A client's input to the sum; the input to a chunk depends also on the secrets that the client issued for it."""
 
     @property
     def vector(self) -> Vector:
@@ -109,7 +109,7 @@ class SumInput(Protocol):
 
 ChunkResult = TypeVar("ChunkResult")
 VerifyClient = Callable[[int, ClientId, bytes], None]
-"""Raises unless a client was selected for a round that lists no clients; takes the round's index, client and proof."""
+"""Takes a round's index, a client and its proof; raises unless it was selected.  For rounds without a list U."""
 
 
 def accept_any_client(index: int, client: ClientId, proof: bytes) -> None:
@@ -127,7 +127,7 @@ def collect(
     check: Callable[[ClientId, Reply], Parsed],
     liars: set[ClientId] | None = None,
 ) -> dict[ClientId, Parsed]:
-    """Return by client what `check` returns for its reply; clients whose reply is refused are added to `liars`."""
+    """Return, by client, what `check` returns for the client's reply; add clients whose reply is refused to `liars`."""
     accepted: dict[ClientId, Parsed] = {}
     for u, reply in replies:
         if u in accepted or u not in asked:
@@ -164,7 +164,7 @@ class SummingSetup(ProtocolServer[None]):
     verify_client: VerifyClient = staticmethod(accept_any_client)
     """Raises unless an arriving client was selected for the round; the `RoundEngine` sets this function."""
     run_colluders: int | None = None
-    """Largest number of clients that may collude over all rounds of a run; None: T_C of the round."""
+    """Largest number of clients that may collude over all rounds of a run; if None, T_C of the round is used."""
     standing: Any = None
     """What the server recorded about the parties in the run's rounds so far, such as complaints; None: nothing."""
 
@@ -230,7 +230,7 @@ class SummingClient(ProtocolClient[Remembered]):
         self.me, self._entropy = me, entropy
         self._input: SumInput | None = given
         self.selection_proof = b""
-        """The proof of this client's selection, for a round that lists no clients; set by `dordis.rounds.client`."""
+        """The proof of this client's selection, for rounds without a list U; set by `dordis.rounds.client`."""
 
     @property
     def chunks(self) -> int:
@@ -258,7 +258,7 @@ class SummingClient(ProtocolClient[Remembered]):
 
     @abstractmethod
     def issued(self, chunk: int) -> IssuedSecrets:
-        """Return the secrets that this client issued for a chunk: its input is computed with them, audits read them."""
+        """Return the secrets that this client issued for a chunk; the input to the chunk is computed with them."""
 
     def close(self) -> None:
         """Leave the round; erase this client's secrets and its input."""
@@ -327,16 +327,16 @@ class Prediction(Protocol):
         """Raise if the round fails after the request that lets the server unmask the sum."""
 
     def unreleased(self, due: Releases) -> Releases:
-        """Return the secrets in `due`, which the escrow's rule releases, that the server cannot recover."""
+        """Return the secrets in `due` that the server cannot recover; `due` are those that the escrow's rule names."""
 
 
 @dataclass(frozen=True)
 class SummingProtocol:
     """A summing protocol: factories of server, client and helper, requests in stage order, parameters, threat models.
 
-    A protocol with `helpers` has a factory of its `helper`, and `introduces`, which makes from the round id the request
-    that each helper answers before the parameters are fixed.  A protocol without a cohort, the list of clients U, fixes
-    its parameters before any client is asked, and takes arriving clients (`OpenCall`); it needs no `predict`.
+    If a protocol has `helpers`, `helper` makes a helper, and `introduces` makes from the round id the request that each
+    helper answers before the parameters are fixed.  The cohort is U, a list of clients.  A protocol without a cohort
+    fixes its parameters before any client is asked, admits arriving clients (`OpenCall`), and has no `predict`.
     """
 
     name: str

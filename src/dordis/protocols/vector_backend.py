@@ -13,7 +13,7 @@ from dordis.privacy.skellam_noise import AddNoise
 from dordis.protocol import ClientId
 
 Released = Sequence[tuple[bytes, Fraction]]
-"""Noise components: the seed and the variance of each."""
+"""The seed and the variance of each noise component whose seed was released to the server."""
 
 
 class Accumulator(Protocol):
@@ -42,7 +42,7 @@ class Vectors(Protocol):
         ...
 
     def remove_noise(self, total: Vector, released: Released, add: AddNoise) -> None:
-        """Subtract the released noise components, as `add` draws them, from the total, in place, modulo 2^32."""
+        """Subtract the noise of all released seeds, which `add` draws, from the total, in place, modulo 2^32."""
         ...
 
 
@@ -81,7 +81,7 @@ class LocalVectors:
         suite.prg.add_masks(total, added, subtracted, bits, threads=self.threads)
 
     def remove_noise(self, total: Vector, released: Released, add: AddNoise) -> None:
-        """Subtract the released noise components, as `add` draws them, from the total, in place, modulo 2^32."""
+        """Subtract the noise of all released seeds, which `add` draws, from the total, in place, modulo 2^32."""
         for seed, variance in released:
             add(total, seed, variance, subtract=True)
 
