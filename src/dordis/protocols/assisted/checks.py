@@ -1,4 +1,4 @@
-"""Checks by clients, server and helpers of assisted rounds: each is a function, so that tests can disable it alone."""
+"""Checks by clients, server and helpers of assisted rounds; each is a function, so that tests can disable it."""
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
@@ -122,13 +122,13 @@ def check_header_signed(clients: Keys, client: ClientId, encoded: bytes, signatu
 
 
 def check_vector_digest(header: Header, vector: bytes | memoryview) -> None:
-    """Raise ProtocolError unless the vector has the digest in the signed header."""
+    """Raise ProtocolError unless the vector hashes to the digest in the signed header."""
     if len(vector) != header.length or hashlib.sha256(vector).digest() != header.vector:
         raise ProtocolError("the vector of a contribution is not the one in its header")
 
 
 def check_box_digest(parameters: AssistedParameters, header: Header, helper: ClientId, box: bytes) -> None:
-    """Raise ProtocolError unless a box has the digest that the signed header states for this helper."""
+    """Raise ProtocolError unless a box hashes to the digest that the signed header states for this helper."""
     place = parameters.present.index(helper)
     signed = header.boxes[DIGEST_BYTES * place : DIGEST_BYTES * (place + 1)]
     if hashlib.sha256(box).digest() != signed:
@@ -138,7 +138,7 @@ def check_box_digest(parameters: AssistedParameters, header: Header, helper: Cli
 def check_seeds(parameters: AssistedParameters, header: Header, client: ClientId, seeds: Mapping[int, bytes]) -> None:
     """Raise DecryptionFailed unless the seeds match the commitments in the client's header.
 
-    So all members of a set of helpers have equal seeds of the client.
+    If they match, all members of a set of helpers have received the same seed from the client.
     """
     for rank, seed in seeds.items():
         committed = header.seeds[DIGEST_BYTES * rank : DIGEST_BYTES * (rank + 1)]

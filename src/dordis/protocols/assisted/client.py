@@ -105,7 +105,7 @@ class AssistedClient(SummingClient[AssistedState]):
         checks.check_length(self.input.vector, parameters)
 
     def issued(self, chunk: int) -> IssuedSecrets:
-        """Return the private and deposited secrets of a chunk; deposited ones are joined from all sets' pieces."""
+        """Return the private and the deposited secrets of a chunk; deposited secrets are joined from their pieces."""
         parameters, seeds = self._parameters, self.state.seeds
         deposited = (
             join_pieces(piece(parameters, chunk, self.me, rank, k, seed) for rank, seed in enumerate(seeds))
@@ -124,7 +124,7 @@ class AssistedClient(SummingClient[AssistedState]):
         return y
 
     def _boxes(self, parameters: AssistedParameters) -> tuple[bytes, list[bytes]]:
-        """Encrypt to each helper with a key the seeds of the sets it is in; return a fresh public key and the boxes."""
+        """Return a fresh public key and, for each helper that has a key, a box with the seeds of the helper's sets."""
         keys = {int(h): key.key for h, key in parameters.helpers.items() if key is not None}
         seeds = {h: b"".join(self.state.seeds[rank] for rank in parameters.ranks[ClientId(h)]) for h in keys}
         public, boxes = seal_boxes(self._suite, parameters, self.me, keys, seeds, self._entropy, use=BOX)

@@ -1,14 +1,15 @@
 """Disputes between parties of assisted rounds: complaints about clients, and differing values of a set of helpers.
 
-A complaint is an edge between a helper and a client: one of the two deviated.  At most f helpers and at most L clients
-of the registry collude.  So a client that is named by more than f helpers is wrong, and a helper that names more than
-L clients is wrong.  The limit is L, not the bound T_C of one round, because the complaints of all rounds of a run are
-added up.  (The server uses T_C if it is not told L.)  Each wrong helper is evicted and lowers f by one, and each wrong
-client is evicted and lowers L by one.  No honest party is ever evicted, and at most f L honest clients are left out
-over a run.
+A helper names the clients whose boxes or seeds are wrong.  Such a complaint is an edge between the helper and a client:
+one of the two deviated.  The client is left out of this round and later rounds, unless the helper is evicted.  At most
+f helpers and at most L clients of the registry are dishonest.  So a client that more than f helpers name has deviated,
+and so has a helper that names more than L clients.  The limit is L, not the bound T_C of one round, because complaints
+of all rounds of a run are added up; the server uses T_C if it is not told L.  A party that is proved to have deviated
+is evicted.  Each evicted helper lowers f by one, and each evicted client lowers L by one.  No honest party is ever
+evicted, and over a run at most f L honest clients are left out.
 
 In each round every set of helpers reveals a value: its mask sum, and its pieces of the noise seeds to be disclosed.
-The value is confirmed when enough members of the set gave the same one.
+The value is confirmed when enough members of the set gave the same value.
 """
 
 from collections import Counter
@@ -24,7 +25,7 @@ Edge = tuple[int, int]
 
 
 class Complaints(msgspec.Struct, frozen=True):
-    """Unresolved complaints (edges), and the helpers and clients that were proved wrong.
+    """Unresolved complaints (edges), and the evicted helpers and clients, which were proved wrong.
 
     In the methods, `faulty` is f and `colluders` is L, the limits before any party was evicted.
     """
@@ -49,8 +50,8 @@ class Complaints(msgspec.Struct, frozen=True):
     def _settled(self, faulty: int, colluders: int) -> "Complaints":
         """Return the complaints after evicting, until nobody is left to evict, all parties with too many complaints.
 
-        A client has too many if more than f helpers name it, a helper if it names more than L clients; f and L do not
-        count the helpers and clients that are evicted already.
+        A client has too many if more than f helpers name it, a helper if it names more than L clients.  Each helper
+        that is evicted already lowers f by one, and each evicted client lowers L by one.
         """
         helpers, clients, edges = set(self.helpers), set(self.clients), set(self.edges)
         while True:

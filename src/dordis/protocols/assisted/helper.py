@@ -51,7 +51,7 @@ LIFETIME = 3600 + DAY
 
 
 class HelperStore(Protocol):
-    """The durable state of a helper: private halves of its keys, and the digest of the one U3 of each round."""
+    """The durable state of a helper: private halves of its keys, and the digest of the U3 agreed on in each round."""
 
     def get(self, key: str) -> bytes | None:
         """Return a stored value; empty if it was erased, None if there never was one."""
@@ -242,7 +242,7 @@ class AssistedHelper:
     # Boxes
 
     def open(self, request: OpenBoxes) -> BoxesOpened:
-        """Open boxes and return the clients with a wrong box or seeds; raise if the server's request is wrong."""
+        """Open boxes and return the clients whose box or seeds are wrong; raise if the request itself is wrong."""
         parameters = request.parameters
         private = self._private(parameters)
         if private is None:
@@ -295,7 +295,7 @@ class AssistedHelper:
         return SurvivorsAgreed(self._suite.signature.sign(self._secret, statement))
 
     def _claim(self, held: HelperRound, words: bytes) -> bytes:
-        """Store the digest of the statement on U3, as the only one of this round, and return the statement.
+        """Return the statement on U3, after storing its digest as the only digest of this round.
 
         Raise if U3 is invalid, or if the digest of another statement is stored for this round.
         """
@@ -320,7 +320,8 @@ class AssistedHelper:
     def reveal(self, request: Reveal) -> Revealed:
         """Return mask sum and noise pieces over U3 for each requested set, whole or as a digest.
 
-        Raise for any U3 but the one of this round; in the malicious mode a quorum must have signed it.
+        Raise if this helper agreed on another U3 in this round.  In the malicious mode raise also unless this helper
+        signed this U3 before, and a quorum of helpers signed it.
         """
         held = self._held(request.round)
         parameters = held.parameters

@@ -2,9 +2,9 @@
 
 Each client sends one message; helpers answer four kinds of request.  A client signs a header with the digests of
 everything in its contribution.  Helpers receive headers and their own boxes (seeds encrypted to them); vectors stay
-with the server.  Every set of helpers has a seed from each client.  From it follow the client's mask for the set, and
-the set's *pieces* of noise seeds: the seed of a removable noise component is the exclusive or of the pieces of all
-sets.  A set is known by its rank, its index in `AssistedParameters.sets`.
+with the server.  Every client draws one seed for each set of helpers.  From this seed are derived the mask that the
+client adds for the set, and for each removable noise component a *piece* of the component's seed.  The exclusive or of
+the pieces of all sets is the seed of the component.  A set is named by its rank, its index in the property `sets`.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ VERSION = 1
 """Version of headers and of signed statements."""
 DIGEST_BYTES = 32
 Due = Sequence[tuple[int, ClientId, int]]
-"""Chunk, client and noise component of each piece of a noise seed that helpers reveal, in order."""
+"""For each piece of a noise seed that helpers reveal, in order: its chunk, client and noise component."""
 
 
 class Introduce(Message, frozen=True):
@@ -82,7 +82,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class BoxesOpened(Message, frozen=True):
-    """The ids, in words of eight bytes, of clients with a wrong box or seeds; `unable`: the helper has no key."""
+    """The ids of clients whose box or seeds are wrong, in words of eight bytes; `unable` if the helper has no key."""
 
     named: bytes
     unable: bool = False
@@ -113,10 +113,10 @@ class AgreeOnSurvivors(Message, frozen=True):
 
 
 class Revealed(Message, frozen=True):
-    """The values of the requested sets of helpers: whole, or as a digest.
+    """The values of the requested sets of helpers, each whole or as a digest; a value is mask sum and noise pieces.
 
-    For a set that was asked for whole, `pieces` has the pieces of noise seeds, by rank, and `masks` the mask sums, one
-    after the other in the order of ranks.  For any other set, `digests` has the digest of pieces and mask sum.
+    For the sets whose value was requested whole, `pieces` has the pieces of noise seeds, by rank, and `masks` the mask
+    sums, one after the other in the order of ranks.  For all other sets, `digests` has the digest of the value.
     """
 
     bulk: ClassVar = "masks"
@@ -126,7 +126,7 @@ class Revealed(Message, frozen=True):
 
 
 class Reveal(Message, frozen=True):
-    """To helpers: reveal mask sum and noise pieces over U3 for each set in `sets`: whole if True, else their digest."""
+    """To helpers: reveal mask sum and noise pieces over U3 of each set in `sets`; True: whole, False: their digest."""
 
     reply: ClassVar = Revealed
     role: ClassVar = Role.HELPER

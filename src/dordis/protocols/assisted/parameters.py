@@ -49,8 +49,8 @@ class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
     """The common part of the parameters, and the helpers H with their keys for this round.
 
     A helper with the key None cannot take part.  At most `faulty` helpers, f, collude with the server and with T_C
-    clients.  `can_abort` permits fewer than 3 f + 1 helpers, so few that f of them, or even one, can stop a round.
-    `no_base` permits clients without base noise, so that more than f colluding helpers can remove all noise.
+    clients.  `can_abort` permits fewer than 3 f + 1 helpers; then f helpers, or even one helper, can stop a round.
+    `no_base` permits clients without base noise; then more than f colluding helpers can remove all noise of a client.
     """
 
     helpers: Annotated[dict[int, EpochKey | None], Meta(max_length=MOST_SETS)]
@@ -82,7 +82,7 @@ class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
     @cached_property
     def sets(self) -> tuple[tuple[ClientId, ...], ...]:
-        """Return all sets of m - f of the m helpers, in lexicographic order: at least one has no colluding helper."""
+        """Return all sets of m - f of the m helpers, in lexicographic order; one or more have no colluding helper."""
         return tuple(combinations(self.members, len(self.helpers) - self.faulty))
 
     @cached_property
@@ -92,7 +92,7 @@ class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
     @property
     def voices(self) -> int:
-        """Return how many members of a set must give the same value.
+        """Return how many members of a set must give the same value (mask sum and noise pieces).
 
         In the malicious mode this is f + 1, or all members if the set is smaller; in the semi-honest mode it is one.
         """
@@ -138,7 +138,7 @@ def check_abortable(parameters: AssistedParameters) -> None:
 
 
 def check_keys_present(parameters: AssistedParameters) -> None:
-    """Raise ParametersRefused if fewer helpers than a quorum have a key: they could not agree."""
+    """Raise ParametersRefused if fewer helpers than a quorum have a key: too few could then agree on U3."""
     missing = len(parameters.helpers) - len(parameters.present)
     if missing > len(parameters.helpers) - parameters.quorum:
         raise ParametersRefused(
@@ -155,7 +155,7 @@ def check_keys_cover(parameters: AssistedParameters) -> None:
 
 
 def check_keys_repeated(parameters: AssistedParameters) -> None:
-    """Raise ParametersRefused if two helpers have the same key: one copied it and lacks its private half."""
+    """Raise ParametersRefused if two helpers have the same key: a helper that copied it lacks its private half."""
     keys = [key.key for key in parameters.helpers.values() if key is not None]
     if len(set(keys)) != len(keys):
         raise ParametersRefused("two helpers have the same key")

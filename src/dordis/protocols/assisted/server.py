@@ -119,7 +119,7 @@ class AssistedSetup(SummingSetup):
         return self.parameters.colluders if self.run_colluders is None else self.run_colluders
 
     def open_boxes(self) -> Flow:
-        """Have every helper open its boxes; subtract the contributions of clients that a helper names."""
+        """Have every helper open its boxes; subtract the contributions of clients that complaints leave out."""
         live = {h for h in self.parameters.present if h not in self.standing.helpers}
         edges: set[tuple[int, int]] = set()
         for clients in self._pieces():
@@ -183,7 +183,7 @@ class AssistedSetup(SummingSetup):
     def reveal(self) -> Flow:
         """Ask helpers for mask sum and noise pieces of each set, until enough members of the set gave the same value.
 
-        Raise Unconfirmed if for some set too few members did.
+        Raise Unconfirmed if too few members of some set gave the same value.
         """
         parameters, survivors = self.parameters, pack_words(self.u3)
         live, needed = set(self.live), parameters.voices
@@ -214,9 +214,9 @@ class AssistedSetup(SummingSetup):
     def _values(
         self, h: ClientId, reply: Revealed, asked: Mapping[ClientId, Mapping[int, bool]]
     ) -> dict[int, tuple[bytes, SetValue | None]]:
-        """Return for each set that a helper was asked for its digest, and its value if that was asked for whole.
+        """Return, for each set in the request to helper h, the digest of the set's value, and the value if sent whole.
 
-        Raise MalformedMessage if the reply has not exactly what was asked for.
+        Raise MalformedMessage unless the reply has exactly the values and digests that the server requested.
         """
         wholes = [rank for rank, is_whole in asked[h].items() if is_whole]
         size = packed_size(self.parameters.dim, self.parameters.bits)
@@ -250,14 +250,14 @@ class AssistedSetup(SummingSetup):
             voices.silent.add(h)
 
     def _check_confirmed(self) -> None:
-        """Evict helpers that lied; raise Unconfirmed if too few helpers of a set gave the same mask sum."""
+        """Evict helpers that lied; raise Unconfirmed if too few helpers of a set gave the same value."""
         liars = {int(h) for voices in self.sets for h in voices.liars}
         self.standing = self.standing.with_liars(liars, self.parameters.faulty, self._colluders)
         for voices in self.sets:
             check_confirmed(voices)
 
     def unmask(self) -> Flow | None:
-        """Subtract the mask sums from the sum, and join the seeds of the noise to be removed from their pieces."""
+        """Subtract the mask sums from the sum, and compute the seeds of the noise to be removed, by joining pieces."""
         parameters, due = self.parameters, due_pieces(self.parameters, self.u3)
         values = [voices.value for voices in self.sets]
         pieces = [value.pieces for value in values if value is not None]
@@ -277,7 +277,10 @@ def check_not_left_out(standing: Complaints, client: ClientId) -> None:
 
 
 def check_quorum_left(parameters: AssistedParameters, stage: str, live: Sequence[ClientId]) -> None:
-    """Raise unless enough helpers answered: a quorum in the malicious mode, else f + 1, so at least one of each set."""
+    """Raise TooFewHelpers unless enough helpers answered: in the malicious mode a quorum, else f + 1.
+
+    Among f + 1 helpers there is at least one member of each set.
+    """
     needed = parameters.quorum if parameters.is_malicious else parameters.faulty + 1
     if len(live) < needed:
         raise TooFewHelpers(stage, len(live), needed)
@@ -290,7 +293,7 @@ def check_confirmed(voices: SetVoices) -> None:
 
 
 def _read_names(h: ClientId, reply: BoxesOpened, asked: frozenset[ClientId]) -> frozenset[ClientId] | None:
-    """Return the clients that a helper names, None if it has no key; raise if it names clients not in `asked`."""
+    """Return the clients that helper h names, or None if h has no key; raise if h names clients not in `asked`."""
     named = frozenset(map(ClientId, unpack_words(reply.named)))
     if not named <= asked:
         raise MalformedMessage(f"helper {h} names clients that it was not asked about")

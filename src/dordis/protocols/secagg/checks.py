@@ -1,4 +1,4 @@
-"""Clients' checks of requests, and the server's of replies: each is a function, so that tests can disable it alone."""
+"""Checks of requests by clients, and of replies by the server; each is a function, so that tests can disable it."""
 
 from collections.abc import Collection, Iterable, Mapping, Set
 from itertools import chain
@@ -53,7 +53,7 @@ def check_tolerated(members: Set[int], parameters: CohortParameters) -> None:
 
 
 def check_own_keys(advertisements: Mapping[int, Advertisement], me: ClientId, own: Advertisement) -> None:
-    """Raise ProtocolError unless this client's own keys are broadcast unchanged."""
+    """Raise ProtocolError unless the server's broadcast has the keys `own` of this client unchanged."""
     if advertisements[me] != own:
         raise ProtocolError("my own keys were altered in the broadcast")
 
@@ -96,7 +96,7 @@ def check_tokens(
 
 
 def check_same_survivors(signed: bytes | None, asked: bytes) -> None:
-    """Raise ProtocolError unless the survivors (U3) to unmask are those that this client signed."""
+    """Raise ProtocolError unless U3 in the request to unmask is the U3 that this client signed."""
     if signed != asked:
         raise ProtocolError("this U3 is not the one I signed")
 
@@ -134,7 +134,7 @@ def verify_survivors(
 def check_neighbours(members: Set[int], parameters: CohortParameters, me: ClientId) -> None:
     """Raise ProtocolError unless at least t_k clients of this client's neighbourhood are in `members`, U1 or U2.
 
-    With fewer, the server could cut the neighbourhood off from all other clients.
+    With fewer than t_k, the server could cut this client's neighbourhood off from all other clients.
     """
     present = len(parameters.neighbourhoods[me] & members)
     if present < parameters.threshold:
@@ -164,7 +164,7 @@ def check_keys_well_formed(
 
 
 def check_keys_distinct(advertisements: Mapping[int, Advertisement], parameters: CohortParameters) -> None:
-    """Raise ProtocolError if a key occurs twice: a client that copied it does not know its private half."""
+    """Raise ProtocolError if a public key occurs twice: a client that copied the key does not know its private half."""
     chunks = len(parameters.chunks)
     keys = list(
         chain.from_iterable(
@@ -183,13 +183,13 @@ def check_not_empty(members: Set[int], what: str) -> None:
 
 
 def check_share_length(share: bytes, own: bytes) -> None:
-    """Raise MalformedMessage unless a peer sent as many shares as it is sent: one for each secret and chunk."""
+    """Raise MalformedMessage unless a peer's shares are as long as this client's own: one for each secret and chunk."""
     if len(share) != len(own):
         raise MalformedMessage("a peer sent the wrong number of shares")
 
 
 def check_share_fits(parameters: CohortParameters, dealer: ClientId, me: ClientId, share: bytes, hashes: bytes) -> None:
-    """Raise ProtocolError unless the shares from a dealer have the hashes that the dealer sent.
+    """Raise ProtocolError unless the shares from a dealer hash to the `hashes` that the dealer sent.
 
     A client that kept shares with other hashes would be named as a liar when it discloses them.
     """

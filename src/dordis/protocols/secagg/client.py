@@ -1,6 +1,6 @@
 """The SecAgg client: its state, and its answers, stage by stage.
 
-A restored client must be given the same input vector: chunks of it may have been uploaded already.
+A client restored after a restart must be given the same input vector, because chunks of it may have been uploaded.
 """
 
 import secrets
@@ -297,7 +297,7 @@ class SecAggClient(SummingClient[SecAggState]):
     def unmask(self, request: Unmask) -> Unmasking:
         """Stage 4: disclose shares of the survivors' self-masks and of the dropouts' masking keys.
 
-        Disclose also those of this client's own deposited secrets that the rule of the escrow releases for U3.
+        Disclose also this client's own deposited secrets, as far as the rule of the escrow releases them for U3.
         """
         parameters, chunk = self._parameters, request.chunk
         u3 = self._checked_survivors(request.survivors)
@@ -316,9 +316,10 @@ class SecAggClient(SummingClient[SecAggState]):
         )
 
     def share_noise(self, request: RemoveNoise) -> NoiseShares:
-        """Stage 5: disclose shares of those deposited secrets of clients in `owing` that are released for stage 4's U3.
+        """Stage 5: disclose this client's shares of deposited secrets of the clients in `owing`.
 
-        Raise ProtocolError if a client in `owing` has no such secret.
+        Only shares of secrets that the rule of the escrow releases for U3 are disclosed, for the same U3 as in stage 4.
+        Raise ProtocolError if the rule releases no secret of a client in `owing`.
         """
         parameters, chunk = self._parameters, request.chunk
         u3 = parameters.unpack(self.state.survivors[chunk])
@@ -331,7 +332,7 @@ class SecAggClient(SummingClient[SecAggState]):
         return NoiseShares(chunk=chunk, shares=b"".join(shares))
 
     def _share(self, dealer: int, chunk: int, place: int) -> bytes:
-        """Return this client's share of a dealer's secret."""
+        """Return this client's share of the secret with index `place` that `dealer` shared for a chunk."""
         size = self._suite.sharing.SHARE_BYTES
         start = size * (chunk * shared_count(self._parameters, chunk) + place)
         return self.state.shares[dealer][start : start + size]

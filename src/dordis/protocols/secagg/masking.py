@@ -1,10 +1,10 @@
 """A client's secrets of a chunk, and everything that is derived from secrets: channels, masks, commitments, hashes.
 
 The dealer of a share is the client whose secret is shared, its holder the client that keeps the share.  A dealer sends
-a hash of every share: a holder that discloses a share with another hash has altered it.  A hash covers a whole share,
-never one of the numbers (limbs) in it.  A share is as hard to guess as the secret, 256 bits, so that no salt is needed.
-The hash's input is a label, the round, the parameter hash, chunk and dealer (`encode_dealer`), holder and index of the
-secret (`encode_holder`), all of fixed length, and the share.
+a hash of every share: a holder that discloses a share with another hash has altered the share.  A hash covers a whole
+share, never a single one of the numbers (limbs) that make up the share.  So no salt is needed: a whole share is as hard
+to guess as the secret, 256 bits.  The input of the hash is a label, the round, the parameter hash, chunk and dealer
+(`encode_dealer`), holder and index of the secret (`encode_holder`), all of fixed length, and the share.
 """
 
 from collections.abc import Mapping, Sequence
@@ -137,7 +137,7 @@ def commitment(
 def commitments(
     parameters: CohortParameters, chunk: int, client: ClientId, seed: bytes, deposited: Sequence[bytes]
 ) -> tuple[bytes, ...]:
-    """Return commitments to self-mask seed and deposited secrets; a masking key is committed to by its public key."""
+    """Return commitments to self-mask seed and deposited secrets; for a masking key, the public key serves as one."""
     own = commitment(parameters, chunk, client, "self-mask", 0, seed)
     return (own, *(commitment(parameters, chunk, client, "noise", k, secret) for k, secret in enumerate(deposited)))
 
@@ -166,7 +166,7 @@ def encode_holder(holder: ClientId, place: int) -> bytes:
 
 
 def share_hash(dealer: bytes, holder: bytes, share: bytes) -> bytes:
-    """Return the hash of a share; `dealer` and `holder` are encoded by the functions above."""
+    """Return the hash of a share; `dealer` is the result of `encode_dealer`, `holder` that of `encode_holder`."""
     return sha256(dealer + holder + share).digest()[:HASH_BYTES]
 
 

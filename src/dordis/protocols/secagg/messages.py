@@ -46,7 +46,7 @@ class AdvertiseKeys(CohortOpening, frozen=True):
 class EncryptedShares(Message, frozen=True):
     """Encrypted shares for each peer, commitments to all shared secrets, and a hash of every share.
 
-    Each ciphertext is followed by the hashes of its shares; `hashes` are those of the shares that the sender keeps.
+    Each ciphertext is followed by the hashes of its shares; `hashes` has those of the shares that the sender keeps.
     """
 
     ciphertexts: Annotated[dict[int, bytes], OF_CLIENTS]
@@ -128,7 +128,7 @@ class Agree(Message, frozen=True):
 class Unmasking(Message, frozen=True):
     """Shares of the masking keys of dropouts (U2 without U3) and of the self-masks of survivors.
 
-    `seeds` are the sender's own deposited secrets, by index, that the rule of the escrow releases for U3.
+    `seeds` has, by index, those of the sender's own deposited secrets that the rule of the escrow releases for U3.
     """
 
     chunk: int

@@ -1,4 +1,7 @@
-"""Recovery of secrets from shares with the right hash, checked against the commitments of their dealers."""
+"""Recovery of secrets from shares whose hash is right; each recovered secret is checked against its commitment.
+
+The dealer of a share is the client whose secret was shared; its holder is the client that keeps the share.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +28,7 @@ IsRight = Callable[[ClientId, int, bytes], bool]
 class DisclosedShares:
     """The shares that one client disclosed, of shape (dealers, secrets of each dealer, limbs of a share).
 
-    `fits` marks the shares that have the hash which their dealer sent.
+    `fits` marks the shares that hash to the value that their dealer sent.
     """
 
     dealers: tuple[ClientId, ...]
@@ -45,9 +48,9 @@ class DisclosedShares:
 class RecoveredSecrets:
     """The recovered secrets by dealer and index, and the dealers of secrets that could not be recovered.
 
-    A share fits if its hash is right; t is the threshold.  `false` are dealers that lied: their secret, rebuilt from t
-    fitting shares, contradicts their commitment.  `short` maps dealers with fewer than t fitting shares to the number
-    of these shares.
+    A share fits if its hash is right; t is the threshold.  `false` has the dealers that lied: a secret rebuilt from t
+    fitting shares contradicts the dealer's commitment.  `short` has the dealers of secrets with fewer than t fitting
+    shares, and for each dealer the number of fitting shares.
     """
 
     secrets: dict[ClientId, dict[int, bytes]] = field(repr=False)
@@ -101,9 +104,10 @@ def _by_holders(
 def _by_fitting(
     given: Sequence[tuple[Shares, Fits]], dealers: Sequence[ClientId]
 ) -> Iterator[tuple[list[int], list[tuple[ClientId, int]], Shares]]:
-    """Group secrets by the holders that disclosed a share with the right hash; yield holders, secrets, shares by group.
+    """Group secrets by the holders that disclosed right shares of them; yield each group: holders, secrets, shares.
 
-    Holders are indices in `given`, a secret is its dealer and index, and shares are those of the yielded holders only.
+    A share is right if its hash is.  A holder is yielded as its index in `given`, a secret as its dealer and its index
+    among the dealer's secrets.
     """
     if not given:
         yield [], [(u, 0) for u in dealers], np.empty(0, np.uint32)
@@ -142,7 +146,7 @@ def remove_masks(
 ) -> None:
     """Remove from the sum the survivors' self-masks, and the masks that survivors share with lost neighbours.
 
-    `survivors` has their public masking keys, `lost_keys` the private masking keys of clients that dropped out.
+    `survivors` maps each survivor to its public masking key; `lost_keys` maps each dropout to its private masking key.
     """
     added: list[Any] = []
     subtracted = [masking.self_mask(suite, parameters, chunk, u, seed) for u, seed in self_masks.items()]

@@ -181,7 +181,7 @@ class ChunkServer(SummingChunk):
     def _checked_unmasking(
         self, v: ClientId, reply: Unmasking
     ) -> tuple[secret_recovery.DisclosedShares, Mapping[int, bytes]]:
-        """Return the shares that client v disclosed, by dealer, and the due secrets of its own that it disclosed.
+        """Return what client v disclosed: shares of other clients' secrets, and v's own due secrets.
 
         Due secrets are the deposited secrets of v that the rule of the escrow releases for U3.  Raise if the reply is
         malformed or has a secret that is not due.
@@ -199,7 +199,7 @@ class ChunkServer(SummingChunk):
     def _parse_shares(
         self, v: ClientId, places: Mapping[ClientId, Sequence[int]], shares: bytes
     ) -> secret_recovery.DisclosedShares:
-        """Return the shares that client v disclosed, equally many of each dealer; a wrong hash makes v a liar."""
+        """Return the shares that client v disclosed, parsed; if the hash of any share is wrong, v counts as a liar."""
         sharing = self._suite.sharing
         wanted = [(u, place) for u, owed in places.items() for place in owed]
         parsed = sharing.from_bytes(shares, len(wanted)).reshape(len(places), -1, sharing.LIMBS)
@@ -220,9 +220,9 @@ class ChunkServer(SummingChunk):
     def release_secrets(self) -> Flow:
         """Stage 5: obtain the due secrets, which are the deposited secrets that the escrow's rule releases for U3.
 
-        In stage 4 each client disclosed its own due secrets.  They are checked against the client's commitments.  The
-        secrets of a client with a missing or wrong one are rebuilt from the shares of other clients, which are asked
-        for here.
+        In stage 4 clients disclosed their own due secrets.  This step checks these secrets against the clients'
+        commitments.  If any due secret of a client is missing or wrong, this step requests the shares of all due
+        secrets of that client from other clients, and rebuilds the secrets.
         """
         owing = {}
         for u in self.u3:
@@ -255,7 +255,7 @@ class ChunkServer(SummingChunk):
     def _checked_shares(
         self, v: ClientId, reply: NoiseShares, owing: Mapping[ClientId, tuple[int, ...]]
     ) -> secret_recovery.DisclosedShares:
-        """Return the shares that client v disclosed of the secrets in `owing`, by dealer, equally many of each."""
+        """Return the shares that client v disclosed of the secrets in `owing`, which has their indices by dealer."""
         places = {u: [FIRST_DEPOSITED + k for k in owing[u]] for u in self._setup.holdings(v) if u in owing}
         return self._parse_shares(v, places, reply.shares)
 
@@ -322,7 +322,7 @@ class SecAggPrediction:
                 raise TooFewClients(Unmask.__name__, holders, self.parameters.threshold)
 
     def unreleased(self, due: Releases) -> Releases:
-        """Return the secrets in `due` that their owner does not disclose and too few clients are left to rebuild."""
+        """Return the secrets in `due` that stay unknown: their owner left, and too few clients with shares remain."""
         telling, helping = (set(self._answering(stage)) for stage in (Unmask, RemoveNoise))
         owing = {u: ks for u, ks in due.items() if ks and u not in telling}
         holders = self.parameters.neighbourhoods
@@ -334,7 +334,7 @@ class SecAggPrediction:
         return [u for u in self.parameters.clients if self.leaving.get(u) not in before]
 
     def _check_quorums(self, stages: Sequence[Stage]) -> None:
-        """Raise TooFewClients or TooManyDropouts for the first of these stages at which the server would raise it."""
+        """Raise the error, TooFewClients or TooManyDropouts, that the server would raise at the first failing stage."""
         needed = (Agree, Unmask) if self.parameters.is_malicious else (Unmask,)
         for stage in stages:
             there = self._answering(stage)

@@ -1,4 +1,7 @@
-"""The server's set-up, once a round (stages 0 and 1): clients U1 advertise keys, and U2 of them share secrets."""
+"""The server's set-up, once a round (stages 0 and 1): U1 are the clients that advertise keys, U2 those that then share.
+
+In stage 0 clients advertise public keys, in stage 1 they share their secrets among their neighbours.
+"""
 
 from collections.abc import Mapping, Sequence
 from operator import eq
@@ -37,7 +40,7 @@ Fits = npt.NDArray[np.bool_]
 
 
 class SetupServer(SummingSetup):
-    """The server's stages 0 and 1, once a round: clients U1 advertise keys, and U2 of them share secrets."""
+    """The server's stages 0 and 1, once a round: clients advertise keys (U1), then share their secrets (U2)."""
 
     def __init__(
         self, parameters: CohortParameters, registry: Registry, proofs: Mapping[ClientId, bytes], suite: Suite
@@ -103,7 +106,7 @@ class SetupServer(SummingSetup):
         return reply
 
     def deliver_shares(self) -> Flow:
-        """End of stage 1: send the members of U2 their ciphertexts and hashes; an accusation by any ends the round."""
+        """End of stage 1: send each client in U2 its ciphertexts and hashes; the round fails if one accuses a peer."""
         u2 = self.shares
         members = self.parameters.pack(u2)
         replies = yield {v: DeliverShares(members, self._addressed_to(v)) for v in u2}
@@ -126,7 +129,7 @@ class SetupServer(SummingSetup):
     def fits(
         self, chunk: int, holder: ClientId, wanted: Sequence[tuple[ClientId, int]], shares: Sequence[bytes]
     ) -> Fits:
-        """Tell for each share that `holder` disclosed whether it has the hash that the share's dealer sent.
+        """Tell for each share that `holder` disclosed whether it hashes to the value that the share's dealer sent.
 
         `wanted` has, for each share, its dealer and the index of the secret.
         """
