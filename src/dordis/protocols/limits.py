@@ -56,7 +56,7 @@ CEILINGS = (
     Ceiling(
         "places in all noise tables",
         MOST_PLACES,
-        "each table has about 15.5 places for each standard deviation; building all tables takes seconds and at most 300 MB",
+        "a table has about 15.5 places per standard deviation; all tables take seconds to build and at most 300 MB",
     ),
     Ceiling(
         "degree of the graph, k",
