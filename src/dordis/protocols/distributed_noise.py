@@ -33,7 +33,7 @@ class NoisyInput:
     law: NoiseLaw = SKELLAM
 
     def check(self, parameters: Parameters) -> None:
-        """Raise ParametersRefused unless the noise tables that this program builds have the agreed hash."""
+        """Raise ParametersRefused unless the noise tables that this program builds hash to the agreed value."""
         check_tables(parameters, self.law)
 
     def chunk(self, parameters: Parameters, chunk: int, issued: IssuedSecrets) -> Vector:
@@ -69,7 +69,7 @@ class ChunkOutput:
     left: Fraction
     """Variance of the noise in the sum."""
     charged: Fraction
-    """Variance of the noise that counts for privacy: without noise that colluders know or that is due for removal."""
+    """Variance of the noise that counts for privacy: all but noise that colluders know and noise due for removal."""
     stayed: Due = field(default_factory=dict)
     """Noise components that were due for removal and could not be removed: they are still in the sum."""
     named: frozenset[ClientId] = frozenset()
@@ -141,7 +141,7 @@ class PrivateChunk(ProtocolServer[ChunkOutput]):
         return *self.summing.workflow, Step(self.remove_noise, Resource.SERVER)
 
     def remove_noise(self) -> Flow | None:
-        """Subtract from the sum of the chunk the noise that is due for removal."""
+        """Subtract the noise of all released seeds from the sum of the chunk."""
         summed = self.summing.output()
         self._output = remove_noise(self.parameters, self.chunk, summed, self._law, self._setup.vectors)
         return None

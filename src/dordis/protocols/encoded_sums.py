@@ -105,7 +105,7 @@ class DecodedChunk:
 
 @dataclass(frozen=True, eq=False)
 class Aggregate:
-    """The decoded sum in real units, and the number of clients in it, which may differ from chunk to chunk."""
+    """The decoded sum in real units, and the number of clients in the sum, which may differ between chunks."""
 
     total: Floats = field(repr=False)
     survivors: tuple[int, ...]
@@ -180,7 +180,7 @@ class DistributedDP:
 
     @property
     def records(self) -> RecordEncoding | None:
-        """Return how records are sampled and encoded; None if clients are the unit of privacy."""
+        """Return how records are sampled and encoded; None if clients, not records, are the unit of privacy."""
         return self.parameters.encoding.records or None
 
     @property
@@ -215,7 +215,7 @@ class DistributedDP:
         return plain and not noisy and not parameters.encoding.further_releases and self.records is None
 
     def aggregate_reals(self, total: Floats, counts: Sequence[int]) -> Aggregate:
-        """Return the aggregate of updates that were summed as real numbers, after adding the server's noise, if any."""
+        """Return the aggregate of updates that were summed as real numbers; add the server's noise, if any, first."""
         self.mechanism.add_server_noise(total)
         return self.aggregate(total, counts, {})
 
@@ -290,7 +290,7 @@ class DistributedDP:
         return further[place] if place >= 0 else None
 
     def assemble(self, chunks: Sequence[DecodedChunk]) -> Aggregate:
-        """Return the aggregate from all decoded chunks; the same as `decode` returns from their sums."""
+        """Return the aggregate from all decoded chunks; it equals what `decode` returns for the sums of the chunks."""
         if len(chunks) != len(self.parameters.chunks):
             raise InputError(f"the round has {len(self.parameters.chunks)} chunks, not {len(chunks)}")
         assembly = Assembly(self)

@@ -1,7 +1,7 @@
 """The parameters of a round: the values that are hashed, and the rules that they must keep.
 
-`Parameters` is the part common to all summing protocols: round, client counts, ring, chunks, noise, encoding, model.  A
-protocol adds its own part in a subclass, such as `cohort.CohortParameters` with the list of clients U.  The server
+`Parameters` has the fields of all summing protocols: round, client counts, ring, chunks, noise, encoding, model.  A
+protocol adds fields in a subclass: `cohort.CohortParameters`, for example, adds the list of clients U.  The server
 checks the rules when it configures a round, and every client checks them before it sends anything.  The hash goes into
 all key derivations, commitments and ciphertexts: parties with different parameters cannot decrypt each other's secrets.
 """
@@ -161,11 +161,11 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
 
     @property
     def own_sizes(self) -> tuple[tuple[str, int, int], ...]:
-        """Return name, size and ceiling of each list in the protocol's own part, for `check_ceilings`."""
+        """Return name, size and ceiling of each list in the fields that the protocol adds, for `check_ceilings`."""
         return ()
 
     def check_own(self) -> None:
-        """Raise ParametersRefused if the protocol's own part breaks a rule; `Parameters` itself has no such part."""
+        """Raise ParametersRefused if the fields that a protocol adds break a rule; `Parameters` adds no fields."""
 
     @property
     def run(self) -> bytes:
@@ -200,7 +200,7 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
 
     @property
     def release_chunks(self) -> tuple[range, ...]:
-        """Return the chunks of each release: those of the update, then one for each further release."""
+        """Return the chunks of each release: first the chunks of the update, then one chunk per further release."""
         chunks, further = len(self.chunks), len(self.encoding.further_releases)
         return range(chunks - further), *(range(chunk, chunk + 1) for chunk in range(chunks - further, chunks))
 
@@ -281,7 +281,7 @@ def common_part(
 
 
 def extend(common: Parameters, kind: type[Kind], **own: Any) -> Kind:
-    """Return parameters of a protocol's `kind`, from the fields of `common` and the protocol's own fields."""
+    """Return parameters of class `kind`: the fields of `common`, and the fields `own` that the protocol adds."""
     return kind(**{name: getattr(common, name) for name in Parameters.__struct_fields__}, **own)
 
 

@@ -224,7 +224,7 @@ class PlaintextChunk(SummingChunk):
 
 
 class PlaintextServer(SummingServer):
-    """The plaintext server for one round; `withheld` names, by chunk, secrets that it does not release although due."""
+    """The plaintext server for one round; `withheld` has, by chunk, due secrets that it does not release, for tests."""
 
     def __init__(
         self,
@@ -247,7 +247,7 @@ _BEGIN, _CONTRIBUTE, _DISCLOSE = (request.__name__ for request in REQUESTS)
 
 @dataclass(frozen=True)
 class PlaintextPrediction:
-    """The outcome of one plaintext round in which each client leaves at the stage given by `leaving`."""
+    """The outcome of one plaintext round in which dropouts happen at the stages that `leaving` states."""
 
     parameters: CohortParameters
     leaving: Leaving

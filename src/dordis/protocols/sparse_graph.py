@@ -139,7 +139,7 @@ def solve(n: int, T: int, T_C: int, mode: str) -> Neighbourhood:
 
 
 def failure(mode: str) -> Fraction:
-    """Return a bound on the probability that a sparse graph, which passed the checks, loses secrecy in one round.
+    """Return a bound on the probability that a sparse graph that clients accept loses secrecy in one round.
 
     Secrecy is lost if an honest client has too many colluding neighbours or, in the semi-honest mode, if the honest
     survivors are not connected.

@@ -63,7 +63,7 @@ def helper_keys(registry: Mapping[ClientId, bytes]) -> Mapping[ClientId, bytes]:
 
 @dataclass(frozen=True)
 class Roster:
-    """The parties of a round, from which a protocol makes its own part of the parameters."""
+    """The parties of a round; a protocol computes its own fields of the parameters from them."""
 
     clients: tuple[ClientId, ...] = ()
     """U, the clients of the round; empty if clients arrive after the parameters are fixed."""
@@ -327,7 +327,7 @@ class Prediction(Protocol):
         """Raise if the round fails after the request that lets the server unmask the sum."""
 
     def unreleased(self, due: Releases) -> Releases:
-        """Return the secrets in `due` that the server cannot recover; `due` are those that the escrow's rule names."""
+        """Return the secrets that the server cannot recover, of the secrets `due` that the escrow's rule releases."""
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ class Selection(Protocol):
 
 
 def draw_failure_probability(selection: Selection) -> Fraction:
-    """Return a bound on the chance that more than T_C colluders are selected; 0 if public randomness plays no part."""
+    """Return a bound on the chance that more than T_C colluders are drawn; 0 if `selection.is_drawn` is False."""
     return largest_draw_failure() if selection.is_drawn else Fraction(0)
 
 

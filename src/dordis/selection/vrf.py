@@ -35,8 +35,8 @@ from dordis.selection.selection import (
 OUTPUT_BYTES = 16
 """Number of leading bytes of a VRF output that are compared, as a big-endian integer, with the threshold."""
 STARVED = 0.01
-"""`describe_starvation` warns if all tries of the last round fail with a chance above this value, because too many
-clients have reached their participation cap."""
+"""`describe_starvation` warns if the chance that all tries of the last round fail, because too many clients have
+reached their participation cap, is above this value."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -77,7 +77,7 @@ class AssistedClient(SummingClient[AssistedState]):
         return require_parameters(self.state.parameters)
 
     def contribute(self, request: SendContribution) -> SignedContribution:
-        """Check the parameters, draw all secrets, and return the input with noise and one mask for each helper set."""
+        """Check the parameters, draw all secrets, and return the contribution: header, boxes, noisy masked input."""
         parameters, state = request.parameters, self.state
         self.check(parameters)
         state.parameters = parameters

@@ -77,7 +77,7 @@ class SetValue:
 
 @dataclass
 class SetVoices:
-    """The answers of one set's members; a value is confirmed when `needed` members gave it, or gave its digest."""
+    """The answers of one set's members; a value is confirmed when `needed` members gave the value or its digest."""
 
     rank: int
     members: tuple[ClientId, ...]
@@ -107,7 +107,7 @@ class SetVoices:
 
     @property
     def liars(self) -> frozenset[ClientId]:
-        """Return the members that gave a value other than the confirmed one, two values, or a malformed answer."""
+        """Return the members that gave a value which differs from the confirmed value, two values, or a bad answer."""
         agreed = self.confirmed
         others = (h for h, digest in self.said.items() if agreed is not None and digest != agreed)
         return frozenset(self.caught.union(others))
@@ -118,9 +118,9 @@ class SetVoices:
         Nobody is asked once a confirmed value was sent whole, or if the members that can still answer are too few to
         confirm a value, or no longer include one that can send the confirmed value whole.
 
-        `load` has for each helper the number of earlier sets for which it will be asked at the same time.  The members
-        with the least load come first, and among equal loads those with the lowest ids.  The server calls this method
-        for the sets in lexicographic order, in which low ids occur in fewer of the sets that follow.
+        `load` has for each helper the number of sets for which the server already plans to ask it at the same time.
+        Members with less load are asked first; among members with equal load, the lowest ids are asked first.  The
+        server plans the sets in lexicographic order, in which later sets have fewer low ids: so loads stay balanced.
         """
         if self.value is not None:
             return {}

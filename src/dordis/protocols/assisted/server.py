@@ -65,7 +65,7 @@ class AssistedSetup(SummingSetup):
         """Contributions without their vectors, which are added to `total`."""
         self.u3: tuple[ClientId, ...] = ()
         self.live: tuple[ClientId, ...] = ()
-        """Helpers that answered every request to open boxes; after `agree`, those of them that signed U3."""
+        """Helpers that answered every request to open boxes; after `agree`, only the helpers that also signed U3."""
         self.named: frozenset[ClientId] = frozenset()
         """Clients that were proved wrong by complaints of this round."""
         self.sets: list[SetVoices] = []

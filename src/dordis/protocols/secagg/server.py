@@ -210,7 +210,7 @@ class ChunkServer(SummingChunk):
         return secret_recovery.DisclosedShares(tuple(places), parsed, fits.reshape(parsed.shape[:2]))
 
     def _is_right(self, u: ClientId, place: int, secret: bytes) -> bool:
-        """Tell whether a rebuilt self-mask seed or masking key is the one that its owner committed to."""
+        """Tell whether client u committed to `secret`, a rebuilt self-mask seed or masking key of u."""
         if u in self.u3:
             return self._setup.commitments(u, self.chunk)[0] == masking.commitment(
                 self.parameters, self.chunk, u, "self-mask", 0, secret
@@ -255,12 +255,12 @@ class ChunkServer(SummingChunk):
     def _checked_shares(
         self, v: ClientId, reply: NoiseShares, owing: Mapping[ClientId, tuple[int, ...]]
     ) -> secret_recovery.DisclosedShares:
-        """Return the shares that client v disclosed of the secrets in `owing`, which has their indices by dealer."""
+        """Return the shares that client v disclosed; `owing` has, by dealer, the indices of the secrets to rebuild."""
         places = {u: [FIRST_DEPOSITED + k for k in owing[u]] for u in self._setup.holdings(v) if u in owing}
         return self._parse_shares(v, places, reply.shares)
 
     def _is_committed(self, u: ClientId, k: int, secret: bytes) -> bool:
-        """Tell whether a deposited secret is the one that its owner committed to."""
+        """Tell whether client u committed to `secret` as its deposited secret with index k."""
         expected = self._setup.commitments(u, self.chunk)[1 + k]
         return expected == masking.commitment(self.parameters, self.chunk, u, "noise", k, secret)
 
@@ -297,7 +297,7 @@ class SecAggServer(SummingServer):
 
 @dataclass(frozen=True)
 class SecAggPrediction:
-    """The outcome of one SecAgg round in which each client leaves at the stage given by `leaving`."""
+    """The outcome of one SecAgg round in which dropouts happen at the stages that `leaving` states."""
 
     parameters: CohortParameters
     leaving: Leaving

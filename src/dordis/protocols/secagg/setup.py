@@ -1,6 +1,6 @@
-"""The server's set-up, once a round (stages 0 and 1): U1 are the clients that advertise keys, U2 those that then share.
+"""The server's set-up, once a round (stages 0 and 1): clients advertise public keys, then share their secrets.
 
-In stage 0 clients advertise public keys, in stage 1 they share their secrets among their neighbours.
+U1 are the clients that advertise keys; U2 are the members of U1 that share their secrets among their neighbours.
 """
 
 from collections.abc import Mapping, Sequence
@@ -146,7 +146,7 @@ class SetupServer(SummingSetup):
         return np.fromiter(map(eq, shown, promised), np.bool_, len(wanted))
 
     def holdings(self, v: ClientId) -> tuple[ClientId, ...]:
-        """Return the members of U2 whose shares a client holds: its neighbourhood, itself included."""
+        """Return the members of U2 of whose secrets client v holds shares: v itself and its neighbours."""
         return tuple(sorted(self.parameters.neighbourhoods[v] & self.shares.keys()))
 
     def masking_key(self, u: ClientId, chunk: int) -> bytes:
