@@ -1,9 +1,9 @@
-"""The privacy cost of a round to each client, from the hashed parameters alone: server and clients compute the same.
+"""The privacy cost of a round to each client; server and clients compute it from the agreed parameters alone.
 
 The cost is theta^2, as defined in `dordis.privacy.gdp`, summed over the releases of the round: the update, and further
 releases such as a clipping bit.  A release is charged at the least noise that its chunks can have if no more clients
-drop out than the round tolerates.  Inputs are neighbours if one client's update, and its values of all further
-releases, are replaced by zero.
+drop out than the round tolerates.  Two inputs are neighbours if one results from the other when the update of a single
+client, and the client's values of all further releases, are replaced by zero.
 """
 
 import math
@@ -25,8 +25,8 @@ class RoundCost(NamedTuple):
     """The cost of a round: its theta^2, which is infinite if no guarantee is proved, and two probabilities.
 
     Both probabilities are subtracted from delta.  `distance` bounds the total variation distance between the noise that
-    is drawn and the noise that is analysed.  `failure` bounds the probability that the graph of the round, or the
-    random selection of its clients, fails to protect.
+    is drawn and the noise that is analysed.  `failure` bounds the probability that the graph of the round loses
+    secrecy, or that the random selection of its clients has more than T_C colluders.
     """
 
     theta_squared: float

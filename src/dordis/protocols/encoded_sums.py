@@ -99,7 +99,7 @@ class DecodedChunk:
     """The decoded sum of one chunk of a round."""
 
     values: Floats = field(repr=False)
-    """The update is in real units, in the order of blocks (`Grid.place`); a further release is in integer units."""
+    """For a chunk of the update, real units, block after block (`Grid.place`); for a further release, integer units."""
     survivors: int
 
 
@@ -193,7 +193,7 @@ class DistributedDP:
     ) -> Vector:
         """Return a client's input to the sum from `total`, the exact sum of its quantised records.
 
-        A mechanism's noise of a single client, if any, is added to `total` in place.  `values` are sums over records.
+        If the mechanism has clients add noise, it is added to `total`, in place.  `values` has sums over the records.
         """
         encoding, records = self.parameters.encoding, self.records
         if records is None:
@@ -208,7 +208,7 @@ class DistributedDP:
 
     @property
     def sums_reals(self) -> bool:
-        """Tell whether a simulation may sum clipped updates as real numbers: no noise or folding needs integers."""
+        """Tell whether a simulation may sum clipped updates as real numbers, because nothing needs integers."""
         mechanism, parameters = self.mechanism, self.parameters
         noisy = mechanism.in_ring or Scheme(parameters.scheme) is not Scheme.NONE
         plain = type(mechanism).encode is Mechanism.encode and not mechanism.grid.buckets
@@ -262,7 +262,7 @@ class DistributedDP:
         return packed_size(span.stop - span.start, self.parameters.bits)
 
     def decode_delivered(self, chunk: int, data: Packed, survivors: int) -> DecodedChunk:
-        """Return one decoded chunk from the bytes sent to clients; server and clients decode the same bytes."""
+        """Return one decoded chunk from the bytes that `encode_delivered` returned; the server decodes them as well."""
         check_by_chunk(self.mechanism)
         span, grid = self.parameters.chunks[chunk], self.mechanism.grid
         if not self.mechanism.delivered_bits or self.further_release(chunk) is not None:
@@ -272,7 +272,7 @@ class DistributedDP:
         return DecodedChunk(unrotate_integers(read, grid, self.parameters.encoding.rotation, span.start), survivors)
 
     def _decode_summed(self, chunk: int, total: Vector, survivors: int) -> DecodedChunk:
-        """Return a decoded chunk from its sum in the ring: the update in real, a further release in integer units."""
+        """Return a decoded chunk from its sum in the ring; `DecodedChunk.values` states the units."""
         if (release := self.further_release(chunk)) is not None:
             return DecodedChunk(self._sum_further(release, total, survivors).units, survivors)
         start, rotation = self.parameters.chunks[chunk].start, self.parameters.encoding.rotation
@@ -284,7 +284,7 @@ class DistributedDP:
             raise InputError(f"chunk {chunk} has {span.stop - span.start} coordinates, not {total.size}")
 
     def further_release(self, chunk: int) -> FurtherRelease | None:
-        """Return the further release in a chunk; None for a chunk of the update."""
+        """Return the further release that is summed in a chunk; None for a chunk of the update."""
         further = self.parameters.encoding.further_releases
         place = chunk - (len(self.parameters.chunks) - len(further))
         return further[place] if place >= 0 else None

@@ -53,7 +53,7 @@ class FileBeacon:
 
     @property
     def source(self) -> str:
-        """Return the publisher, or the name of the file if there is none."""
+        """Return who publishes the file, or the name of the file if no publisher is stated."""
         return f"file: {self.publisher or self.path.name}"
 
     def next_line(self) -> int:

@@ -107,7 +107,7 @@ class SetVoices:
 
     @property
     def liars(self) -> frozenset[ClientId]:
-        """Return the members that gave a value which differs from the confirmed value, two values, or a bad answer."""
+        """Return the members that gave a malformed answer, two values, or a value that is not the confirmed value."""
         agreed = self.confirmed
         others = (h for h, digest in self.said.items() if agreed is not None and digest != agreed)
         return frozenset(self.caught.union(others))
@@ -115,12 +115,12 @@ class SetVoices:
     def next_requests(self, load: Mapping[ClientId, int]) -> Mapping[ClientId, bool]:
         """Return the members of the set to ask next: True asks for the whole value, False for its digest.
 
-        Nobody is asked once a confirmed value was sent whole, or if the members that can still answer are too few to
-        confirm a value, or no longer include one that can send the confirmed value whole.
+        Nobody is asked once a confirmed value was sent whole.  Nobody is asked either if too few members can still
+        answer to confirm a value, or if no member is left that can send the confirmed value whole.
 
         `load` has for each helper the number of sets for which the server already plans to ask it at the same time.
         Members with less load are asked first; among members with equal load, the lowest ids are asked first.  The
-        server plans the sets in lexicographic order, in which later sets have fewer low ids: so loads stay balanced.
+        server plans the sets in lexicographic order, and the later sets in this order contain fewer low ids.
         """
         if self.value is not None:
             return {}

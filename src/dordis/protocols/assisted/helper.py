@@ -203,7 +203,7 @@ class AssistedHelper:
     # Keys
 
     def erase_expired(self) -> None:
-        """Erase the private halves of expired keys, and forget the rounds that cannot go on without them."""
+        """Erase the private halves of expired keys, and forget the rounds whose key is erased."""
         if erase_expired_keys(self._store, self._clock()):
             self._drop_closed_rounds()
 

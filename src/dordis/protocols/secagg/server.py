@@ -280,7 +280,7 @@ class SecAggServer(SummingServer):
     """The SecAgg server for one round: set-up, then the chunks one after the other.
 
     `proofs` are the clients' proofs of selection.  With the `registry` the server detects forged signatures, which
-    clients would refuse.  The `suite` is the same as the clients'.
+    clients would refuse.  The server and all clients use the same `suite` of primitives.
     """
 
     def __init__(
@@ -308,7 +308,7 @@ class SecAggPrediction:
         return tuple(self._answering(CollectInput))
 
     def check_before_disclosure(self) -> None:
-        """Raise if too few clients uploaded, or too few sign U3."""
+        """Raise if too few clients uploaded, or in the malicious mode if too few clients sign U3."""
         self._check_quorums(STAGES[_UPLOAD:_UNMASK])
 
     def check_after_disclosure(self) -> None:
