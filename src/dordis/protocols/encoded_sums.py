@@ -193,7 +193,7 @@ class DistributedDP:
     ) -> Vector:
         """Return a client's input to the sum from `total`, the exact sum of its quantised records.
 
-        If the mechanism has clients add noise, it is added to `total`, in place.  `values` has sums over the records.
+        If the mechanism lets clients add noise, the noise is added to `total` in place.  `values` are sums of records.
         """
         encoding, records = self.parameters.encoding, self.records
         if records is None:
@@ -208,7 +208,7 @@ class DistributedDP:
 
     @property
     def sums_reals(self) -> bool:
-        """Tell whether a simulation may sum clipped updates as real numbers, because nothing needs integers."""
+        """Tell whether a simulation may sum updates as real numbers: no noise, folding or release needs integers."""
         mechanism, parameters = self.mechanism, self.parameters
         noisy = mechanism.in_ring or Scheme(parameters.scheme) is not Scheme.NONE
         plain = type(mechanism).encode is Mechanism.encode and not mechanism.grid.buckets
