@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dordis.errors import InputError
 from dordis.kernels import reals
-from dordis.kernels.reals import add_weighted, fold, sum_squares, unfold
+from dordis.kernels.reals import add_weighted, fold, is_finite, sum_squares, unfold
 from tests.references import transforms
 
 WORDS = st.integers(0, 2**32 - 1)
@@ -231,3 +231,15 @@ def test_signs_are_as_many_as_coordinates():
         fold(x, 32, signs[:-1])
     with pytest.raises(InputError, match="13 bytes of signs"):
         unfold(np.zeros(32), 100, signs[:-1])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_infinite_numbers_and_nan_are_found_and_large_numbers_are_finite(dtype):
+    x = np.full((2, 1000), np.finfo(dtype).max, dtype)  # its squares overflow
+    assert is_finite(x)
+    assert is_finite(x[:, ::7])
+    for value in (np.nan, np.inf, -np.inf):
+        x[1, 991] = value
+        assert not is_finite(x)
+        x[1, 991] = 0
+    assert is_finite(x[:0])

@@ -61,6 +61,16 @@ def _sum_squares(x: Reals) -> float:
     return total
 
 
+def is_finite(x: npt.NDArray[Any]) -> bool:
+    """Tell whether all numbers in an array are finite.
+
+    The sum of squares takes a fraction of the time of `np.isfinite`, which is needed only if the sum overflows.
+    """
+    with np.errstate(all="ignore"):
+        squares = np.vdot(x, x)
+    return bool(np.isfinite(squares)) or bool(np.isfinite(x).all())
+
+
 _LEAST = -(2.0**31)
 _MOST = 2.0**31 - 1.0
 

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dordis.errors import Aborted, InputError, UnusableUpdate
+from dordis.kernels.reals import is_finite
 from dordis.privacy.scaling import Floats
 from dordis.protocols.parameters import RUN_BYTES
 from dordis.rounds.app import AppClient, AppServer, RoundInfo
@@ -229,7 +230,7 @@ def check_update(update: Floats, dim: int) -> None:
     """Raise InputError unless an update is a vector of `dim` finite numbers."""
     if update.shape != (dim,):
         raise InputError(f"its shape is {update.shape}, and the round sums vectors of {dim} coordinates")
-    if not np.isfinite(update).all():
+    if not is_finite(update):
         raise InputError("it holds numbers that are not finite")
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from dordis.apps.learning.data import Indices, Labels
 from dordis.errors import InputError, MissingExtra
+from dordis.kernels.reals import is_finite
 from dordis.privacy.scaling import Floats
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def train(
 
 def check_converged(update: Floats, how: Training) -> None:
     """Raise InputError if an update is not finite, because training diverged."""
-    if not np.isfinite(update).all():
+    if not is_finite(update):
         raise InputError(f"training diverged at a learning rate of {how.lr:g}: pass a lower one")
 
 
