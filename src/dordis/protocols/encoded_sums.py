@@ -105,7 +105,7 @@ class DecodedChunk:
 
 @dataclass(frozen=True, eq=False)
 class Aggregate:
-    """The decoded sum in real units, and the number of clients in it, which may differ from chunk to chunk."""
+    """The decoded sum in real units, and the number of clients in the sum, which may differ between chunks."""
 
     total: Floats = field(repr=False)
     survivors: tuple[int, ...]

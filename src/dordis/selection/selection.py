@@ -236,7 +236,7 @@ class ScheduledSelection(ABC):
 
     @abstractmethod
     def times_scheduled(self, client: ClientId, index: int, rounds: int) -> int:
-        """Return how often a client is scheduled in a number `rounds` of rounds, the first of which has this index."""
+        """Return how often a client is scheduled in `rounds` consecutive rounds, of which the first has this index."""
 
     def candidates(self, index: int, available: Collection[ClientId]) -> tuple[ClientId, ...]:
         """Return the scheduled clients that are available."""
@@ -286,11 +286,11 @@ class EveryClient(ScheduledSelection):
 
 @dataclass(frozen=True, eq=False)
 class BalancedSelection(ScheduledSelection):
-    """One fixed public permutation of all N clients: each round takes its next `count` clients, cyclically.
+    """One fixed public permutation of all N clients; each round takes the next `count` clients in it, cyclically.
 
     In any R consecutive rounds every client is scheduled at most ceil(R count / N) times.  The permutation follows from
     the run id, the registry, and the value of round 0 of the `beacon`.  Without a beacon a server can choose a manifest
-    whose permutation suits it: then T_C, the bound on colluders in a round, must bound those in the whole registry.
+    whose permutation suits it.  Then T_C must bound the number of colluders in the whole registry.
     """
 
     registry: Registry
@@ -327,7 +327,7 @@ class BalancedSelection(ScheduledSelection):
         return self._last_window[index]
 
     def times_scheduled(self, client: ClientId, index: int, rounds: int) -> int:
-        """Return how often a client is scheduled in a number `rounds` of rounds, the first of which has this index."""
+        """Return how often a client is scheduled in `rounds` consecutive rounds, of which the first has this index."""
         if client not in self._places:
             return 0
         first, N, place = index * self.count, len(self.registry), self._places[client]

@@ -44,8 +44,8 @@ class VrfSelection:
     """Selects every client whose VRF output for the round is below a threshold.
 
     The `threshold` is set so that on average `expected` clients are selected.  The selection of one client does not
-    depend on the outputs of other clients.  A rule that selects the clients with the smallest outputs would let the
-    server conceal one client, and so bring in another client that was not selected.
+    depend on the outputs of other clients.  If instead a fixed number of clients with the smallest outputs were
+    selected, the server could conceal one of these clients, and so bring in another client.
 
     `indices` is the number of round indices, counted from 0, that the run plans for; None means no limit.  A client
     sends no proof for a later index, because the chance of too many colluders is bounded for the planned indices only.
