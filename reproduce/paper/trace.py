@@ -38,7 +38,7 @@ SHORT = (
 )
 REPLAYED = f"Real runs of dordis were made at ideal fidelity. {DEVICES} The runs {SHORT}."
 TRAINED = (
-    "Accuracy and epsilon come from different runs, all at ideal fidelity. The accuracy is that of real training on a "
+    "Real training gives the accuracy, and other runs give epsilon, all at ideal fidelity. The training is on a "
     "stand-in for CIFAR-10: MNIST by its 539 writers, with public features, up to 100 clients a round and 20 rounds. "
     f"The runs for epsilon {SHORT}. In all runs each client has one of the {VOLATILE} most volatile devices in FLASH, "
     "a trace of real phones in slots of half an hour; each round takes one slot."

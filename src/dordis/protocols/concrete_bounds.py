@@ -44,11 +44,11 @@ def concrete_bounds(size: RoundSize, operations: int = OPERATIONS) -> dict[str, 
         "a Diffie-Hellman secret is found, of channels or masks": math.log2((1 + m) * pairs) + 2 * q - 252,
         "a signature is forged": math.log2(n) + 2 * q - 252,
         "a ciphertext of shares is forged": math.log2(20 * m * pairs) - 128,
-        "two sets of parameters have one hash": 2 * q - 256,
+        "two different sets of parameters have the same hash": 2 * q - 256,
         "a committed secret or a token is guessed": math.log2(4 * n * m) + q - 256,
         "a hashed share is guessed": math.log2(3 * (2 * pairs + n) * m) + q - 256,
-        "a second share matches the hash of an honest dealer's share (blame, not secrecy)": q - 128,
-        "a second output is proved under one VRF key": q - 128,
+        "another share is found with the hash of an honest dealer's share (matters for blame only)": q - 128,
+        "a client proves two different outputs for one VRF key and input": q - 128,
     }
 
 
