@@ -296,7 +296,7 @@ class Simulation(Section, frozen=True):
 
 
 class Config(RunConfig, frozen=True):
-    """All settings of a run, and of the simulation of its clients.
+    """All settings of a run and of the simulation of its clients: keys of its own, and a section for every other part.
 
     >>> Config().federation.clients
     100

@@ -139,7 +139,7 @@ class ParticipationTally:
         return reduce(RoundCost.plus, by_client, self._spent)._replace(failure=failure)
 
     def plans(self, more: Costs) -> tuple[SampledEvents, ...]:
-        """Return the plan of each run with sampled records; a plan counts in full once one of its rounds counts."""
+        """Return the plans of runs with sampled records of which at least one round is counted or in `more`."""
         return tuple(self._plans_with(more).values())
 
     def _plans_with(self, costs: Costs) -> dict[bytes, SampledEvents]:

@@ -76,9 +76,10 @@ def check_prospects(plan: Plan) -> None:
 
 
 def advise(plan: Plan, replan: Replan) -> Advice:
-    """Return plans for larger cohorts, and recommend one: the smallest whose run has a ratio of about `ENOUGH`.
+    """Return plans for larger cohorts, and a recommended plan.
 
-    If no allowed cohort reaches this signal-to-noise ratio, recommend the largest one.
+    It is recommended to keep the cohort if its run has a signal-to-noise ratio of at least `ENOUGH`.  Otherwise the
+    recommended plan has about the smallest cohort with this ratio, or the largest allowed cohort if that is smaller.
     """
     cohort = plan.setting.participation
     population, n, rounds = cohort.population, cohort.per_round, cohort.rounds

@@ -80,7 +80,7 @@ class UserCode(Protocol):
         ...
 
     def stop(self) -> None:
-        """End all waiting, because the client is stopped."""
+        """End the waits of all calls for their reply times: the client has been stopped and replies no more."""
         ...
 
 

@@ -170,7 +170,7 @@ class DordisGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[FlowerMessage], *, timeout: float | None = None
     ) -> Iterable[FlowerMessage]:
-        """Run a private round with the nodes that train messages are addressed to; return a reply to each message.
+        """Run a private round with the nodes to which the train messages are addressed; return a reply to each message.
 
         The reply of a survivor is the model with the private mean added; the reply of a node that was lost, or did not
         take part, is an error.  If `messages` are evaluate messages, nothing is sent and no reply is returned.

@@ -130,7 +130,7 @@ class Mechanism(msgspec.Struct, frozen=True):
 
     @property
     def rounding(self) -> str:
-        """Return how clients round, `stochastic` or `nearest`, for the parameters of a round."""
+        """Return how clients round their encoded updates, `stochastic` or `nearest`; rounds of folded updates state it."""
         return encoding.choose_rounding(self.grid, self.clip or math.inf)
 
     @property
