@@ -359,7 +359,7 @@ def _round_to_ring(x: Reals, scale: float, stream: prg.Stream, bits: int) -> tup
 
 
 def _squared_norm(x: Reals) -> float:
-    """Return the squared norm of x, which is summed in float64 even if x is float32; the norm may be infinite or NaN."""
+    """Return the squared norm of x, which is summed in float64 even if x is float32; it may be infinite or NaN."""
     if x.size <= _SHORT:
         with np.errstate(over="ignore", invalid="ignore"):  # the caller checks the result
             wide = x.astype(np.float64, copy=False)

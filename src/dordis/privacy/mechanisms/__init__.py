@@ -130,7 +130,7 @@ class Mechanism(msgspec.Struct, frozen=True):
 
     @property
     def rounding(self) -> str:
-        """Return how clients round their encoded updates, `stochastic` or `nearest`; rounds of folded updates state it."""
+        """Return how clients round their encoded updates, `stochastic` or `nearest`; folded rounds state it."""
         return encoding.choose_rounding(self.grid, self.clip or math.inf)
 
     @property
