@@ -46,8 +46,8 @@ import errno
 import math
 from pathlib import Path
 
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-"""Values of `OSError.errno` for a file system that accepts no more data; such an error is not a bug of dordis."""
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+"""Values of `OSError.errno` for a file system that accepts no more data, or fails; such an error is no bug."""
 
 
 class DordisError(Exception):

@@ -41,7 +41,11 @@ CREATE TABLE IF NOT EXISTS invited (only INTEGER PRIMARY KEY CHECK (only = 0), r
 CREATE TABLE IF NOT EXISTS disclosed (stage TEXT, chunk INTEGER, digest BLOB NOT NULL, PRIMARY KEY (stage, chunk));
 """
 
-_DISK_ERRORS = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_READONLY: errno.EROFS}
+_DISK_ERRORS = {
+    sqlite3.SQLITE_FULL: errno.ENOSPC,
+    sqlite3.SQLITE_READONLY: errno.EROFS,
+    sqlite3.SQLITE_IOERR: errno.EIO,  # also where a file would exceed the largest size that the system allows
+}
 """By primary result code of SQLite: the error number of the operating system for the same problem."""
 _GATHERING = {name for name in vars(invitation) if isinstance(vars(invitation)[name], type)}
 _GARBLED = wire.encode(Garbled())
@@ -154,7 +158,7 @@ class RoundStore:
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """Commit the statements of the block, or roll them back.
 
-        Raise OSError if the disk is full or read-only, InputError if SQLite fails for another reason.
+        Raise OSError if the disk is full, read-only or fails, InputError if SQLite fails for another reason.
         """
         with self._lock:
             try:
