@@ -9,6 +9,7 @@ import hashlib
 import math
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache, reduce
@@ -117,6 +118,7 @@ class ParticipationTally:
 
     def __init__(self, rounds: Rounds | None = None) -> None:
         self.rounds: Rounds = {}
+        self.by_run: Counter[bytes] = Counter()
         self._spent = FREE
         self._indices: dict[bytes, tuple[int, float]] = {}
         self._plans: dict[bytes, SampledEvents] = {}
@@ -125,6 +127,7 @@ class ParticipationTally:
 
     def add(self, attendance: Attendance, counted: CountedRound) -> None:
         """Add a counted round."""
+        self.by_run[attendance[0]] += attendance not in self.rounds
         self.rounds[attendance] = counted
         if counted.cost.sampled is None:
             self._spent = self._spent.plus(counted.cost)
@@ -210,10 +213,10 @@ class Participation(ABC):
                 store(None)
                 return
             spent, plans = tally.spent({(run, index): cost}), tally.plans({(run, index): cost})
-            for limit in (Limits(self._cap), limits):
-                check_cap(len(tally.rounds), limit.cap)
-                check_run_cap(sum(1 for began, _ in tally.rounds if began == run), limit.run_cap)
-                check_budget(spent, limit.budget, plans)
+            for cap in (self._cap, limits.cap):
+                check_cap(len(tally.rounds), cap)
+            check_run_cap(tally.by_run[run], limits.run_cap)
+            check_budget(spent, limits.budget, plans)
             tally.add((run, index), CountedRound(machine, cost))
             store(((run, index), tally.rounds[run, index]))
 
