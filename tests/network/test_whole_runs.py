@@ -36,6 +36,8 @@ KILLED = {
 }
 """The round and the request at which a client is killed; with a fraction: one that was killed before, again."""
 CUT, LATE = 4, 12
+EVALUATED = {"server": "Evaluated", "client": "EvaluatedConstant"}
+"""The applications whose server evaluates a round when the clients of the next one have trained."""
 
 
 def test_clients_may_be_killed_at_every_stage_or_come_late(processes, tmp_path):
@@ -236,6 +238,31 @@ def test_clients_restart_in_a_run_after_a_revocation_with_the_newest_registry(pr
     assert (first.clients, second.clients) == ((1, 2, 3, 4, 5, 6), (1, 2, 4, 5, 6))
     assert second.dropped == {}
     assert "revoked" in (tmp_path / "c3.log").read_text()
+    assert fleet.check_ledger().reserved == 0
+
+
+def test_a_client_revoked_while_the_server_evaluates_is_not_in_the_round_it_has_trained_for(processes, tmp_path):
+    """The second round's clients have trained when one of them is revoked, in the evaluation of the first round."""
+    verdict = tmp_path / "verdict"
+    verdict.write_text("wait 1")
+    apps = [f"app.{side}=tests.network.process_roles:{name}" for side, name in EVALUATED.items()]
+    keys = [*apps, f"app.options.verdict={verdict}", "app.options.dim=100000", "protocol.threshold=4"]
+    fleet = DeployedRun(
+        processes, tmp_path, 6, [*keys, "federation.rounds=2", "protocol.tolerance=1", "deployment.wait=600"]
+    )
+    evaluating, go = fleet.pipe("verdict.out"), fleet.pipe("verdict.in")
+    fleet.serve()
+    fleet.join_missing()
+    evaluating.read_text()
+    Authority(tmp_path / "authority", datetime.now(UTC)).revoke("c3", "lost its machine")
+    publish(tmp_path)
+    go.write_text("on")
+    assert fleet.end() == 0
+    first, second = fleet.stored().rounds
+    assert (first.clients, second.clients) == ((1, 2, 3, 4, 5, 6), (1, 2, 4, 5, 6))
+    assert (second.invited, second.dropped) == (6, {})
+    assert "revoked" in (tmp_path / "c3.log").read_text()
+    fleet.check_sums()
     assert fleet.check_ledger().reserved == 0
 
 
