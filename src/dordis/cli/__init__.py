@@ -79,7 +79,7 @@ class _Group(TyperGroup):
 
 
 def _unescape(text: str) -> str:
-    """Remove the backslashes that typer writes before brackets for rich, even if rich is not used."""
+    """Remove the backslashes before brackets; typer writes them for rich, even where rich is not used."""
     return text.replace("\\[", "[")
 
 
@@ -188,7 +188,7 @@ def _abandon_output() -> None:
 
 
 def _refuse(reason: str, code: int = REFUSED) -> int:
-    """Print the reason of a refusal as one line, with lines of TOML at its end unchanged; return `code`."""
+    """Print the reason of a refusal as one line, then the lines of TOML at its end, unchanged; return `code`."""
     said, section, paste = reason.partition("\n[")
     typer.echo("dordis: " + " ".join(said.split()), err=True)
     if section:

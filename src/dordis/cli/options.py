@@ -20,7 +20,7 @@ def preset_names(incomplete: str) -> list[str]:
 
 
 def finished_runs(incomplete: str) -> list[str]:
-    """Return the paths of runs that begin with `incomplete`, newest first, for completion in a shell."""
+    """Return run paths that begin with `incomplete`, for completion in a shell; runs of one name are newest first."""
     found = [str(path.parent) for path in Path().glob("*/*/*/manifest.json")]
     return sorted((path for path in found if path.startswith(incomplete)), reverse=True)
 

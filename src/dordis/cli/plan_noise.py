@@ -58,7 +58,7 @@ class NoiseQuestion:
     participations: int | None = None
     """The participation cap; if None, that of a balanced schedule: rounds * per_round / clients, rounded up."""
     assisted: bool = False
-    """Whether the protocol is `assisted`: then a round needs n_min contributions, and no later answers of clients."""
+    """Whether the protocol is `assisted`: a round needs a least number of contributions, and no later answers."""
 
     def answer(self) -> Plan:
         """Return the plan of the run: with the least noise for --epsilon, or with the epsilon that --sigma gives."""
@@ -80,7 +80,7 @@ class NoiseQuestion:
 
     @property
     def one_draw(self) -> int:
-        """Return a bound: one random selection has more colluders with a probability of at most 2^-40."""
+        """Return the number of colluders that one random selection exceeds with a probability of at most 2^-40."""
         return round_colluders(self.selection, self.beacon, self.clients, self.per_round, self.colluders, SEMI_HONEST)
 
     def describe_colluders(self, T_C: int) -> str:

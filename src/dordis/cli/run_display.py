@@ -79,7 +79,7 @@ class Display:
             self._live.stop()
 
     def watch(self, event: WatchEvent) -> None:
-        """Show the stage of the round that begins, if the event is the beginning of a stage."""
+        """Show the stage that begins, if the event is the beginning of a stage; ignore all other events."""
         if isinstance(event, StageBegan):
             self._stage = event.stage
 

@@ -139,7 +139,7 @@ def measure_speed() -> list[Finding]:
 
 
 def _best_time(work: Callable[[], object]) -> float:
-    """Call `work` several times; return the CPU seconds of the fastest call, in this thread."""
+    """Call `work` several times; return the CPU seconds that this thread used in the fastest call."""
     times = []
     for _ in range(REPEATS):
         started = time.thread_time()

@@ -326,4 +326,4 @@ def export(
 
 TOP_LEVEL = (verify, explain, export)
 COMMANDS = {"verify": verify_ledger, "sum": add_ledgers}
-HELP = "Verify the privacy ledger of a run, or add up several."
+HELP = "Verify the privacy ledger of a run, or add up several ledgers."

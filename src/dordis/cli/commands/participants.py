@@ -117,7 +117,10 @@ def join(
 
 
 def find_configs(config: Path | None, *, follow: bool) -> list[Path | None]:
-    """Return the paths of the configurations that the owner agrees to: one, or with --follow all in a folder."""
+    """Return the configurations that the owner agrees to: `config` or, if it is a folder, the paths of its .toml files.
+
+    Raise InputError for a folder without `follow` or without .toml files.
+    """
     if config is None or not config.is_dir():
         return [config]
     found: list[Path | None] = [*sorted(config.glob("*.toml"))]

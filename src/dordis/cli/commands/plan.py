@@ -201,7 +201,7 @@ def _format_log(logarithm: float) -> str:
 
 
 def chunk_counts(dim: int) -> range:
-    """Return the numbers of chunks to compare: at most one for each block of the update (`dordis.privacy.scaling`)."""
+    """Return the numbers of chunks to compare, from 1 on; a chunk has at least one block (`dordis.privacy.scaling`)."""
     from dordis.pipeline.performance import most_chunks
     from dordis.privacy.scaling import block_size, padded_length
 

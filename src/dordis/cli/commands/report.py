@@ -96,7 +96,7 @@ def status(
 
 
 def list_missed_deadlines(runs: list[dict[str, Any]]) -> list[list[str]]:
-    """Return a row for each client that missed deadlines: run, id, number of rounds, number for each request."""
+    """Return a row for each client that missed deadlines: run, id, number of missed deadlines in all and by request."""
     return [
         [
             run["name"],

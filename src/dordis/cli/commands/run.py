@@ -148,8 +148,8 @@ def run(
 def confirm_prospects(plan: "Plan | None", *, yes: bool) -> str:
     """Return in words what can be learnt under the noise of a plan.
 
-    If the plan is hopeless, ask the user whether to run it, and raise HopelessPlan if the user declines or if there is
-    no terminal.  With `yes`, print a warning and do not ask.
+    A plan is hopeless if its noise leaves next to nothing to learn.  Ask the user whether to run a hopeless plan, and
+    raise HopelessPlan if the user declines or if there is no terminal.  With `yes`, print a warning and do not ask.
     """
     from dordis.privacy.advice import check_prospects, describe_prospects
 
@@ -301,7 +301,7 @@ def _describe_failure(under_way: "Run", error: RoundFailed) -> str:
 
 
 def print_outcome(under_way: "Run", result: "RunOutcome", as_json: bool, *, quiet: bool = False) -> None:
-    """Write the report of a run and print its outcome; exit with OVER_BUDGET if it spent more than its budget."""
+    """Write the report of a run and print its outcome; exit with OVER_BUDGET if the run spent more than its budget."""
     from dordis.cli.run_display import summary_table
     from dordis.report.facts import read_facts
     from dordis.report.page import write_report

@@ -179,7 +179,11 @@ def serve_run(
 
 
 def alerts_file(config: Path | None, began: Path | None) -> Path | None:
-    """Return the file with the section [alerts]: a file in `began`, the directory of a run, if given, else `config`."""
+    """Return the file from which to read the section [alerts], or None if there is none.
+
+    It is the configuration file `config` or, if the configuration comes from the directory `began` of a run, the file
+    ALERTS in that directory.
+    """
     if began is None:
         return config
     return began / ALERTS if (began / ALERTS).exists() else None

@@ -217,7 +217,7 @@ def histogram(
 def _histogram_table(name: str, result: "PrivateHistogram") -> "Table":
     """Return a table of the bins: count, 95 % range of its noise, share, and a bar.
 
-    If there are more than MOST_BINS bins, only the FULLEST bins with the largest counts are listed.
+    If there are more than MOST_BINS bins, the table lists only FULLEST of them, those with the largest counts.
     """
     import numpy as np
     from rich.table import Column
