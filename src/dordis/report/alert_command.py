@@ -1,7 +1,7 @@
 """Alerts to an operator: when a run needs attention, a configured command is executed; rounds never wait for its end.
 
 The command is the setting `alerts.command`. The command may contain an address or a password.  Therefore no manifest,
-audit archive or message contains it, and only the private file `alerts.toml` in the run's directory does.
+audit archive or message contains it.  In the run's directory only the private file `alerts.toml` contains it.
 """
 
 import logging

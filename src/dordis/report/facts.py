@@ -241,7 +241,10 @@ def _configuration(run: StoredRun) -> dict[str, Any]:
 
 
 def _describe_settings(place: int, differing: Mapping[str, tuple[str, ...]]) -> str:
-    """Return as text the settings that tell run number `place` apart: at most MOST_IN_LABEL, rare among the runs."""
+    """Return as text the settings in which run number `place` differs from at least half of the runs.
+
+    At most MOST_IN_LABEL of these settings are named.
+    """
     kinds = [key.removesuffix("kind") for key in differing if key.endswith(".kind")]
     parts = [
         _format_setting(key, values[place])

@@ -108,7 +108,10 @@ class LivePage:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        """Refuse requests without the token; if no token is set, refuse foreign host names, against DNS rebinding."""
+        """Refuse requests without the token; if no token is set, refuse foreign host names, against DNS rebinding.
+
+        Requests for `/healthz` and `/live.js` are always answered.
+        """
         if request.path not in ("/healthz", "/live.js"):
             check_access(request, self._token)
         response: web.StreamResponse = await handler(request)

@@ -101,7 +101,7 @@ def render_audit(facts: RunFacts, verified: VerifiedRun, files: Sequence[str]) -
 
 
 def render_overview(folder: Path, paths: Sequence[Path], report: str, home: Path) -> str:
-    """Return an HTML list of the runs at `paths` in a folder, with links to their reports relative to `home`.
+    """Return an HTML list of the runs at `paths` in a folder; the links to their reports are relative to `home`.
 
     `report` is the file name of a report.  Unreadable runs are listed with their error.
     """
@@ -125,8 +125,8 @@ def data_totals(runs: Sequence[StoredRun]) -> list[tuple[str, str, str]]:
     """Return for each data set its name, the number of its runs, and their total epsilon, as text.
 
     If runs are charged to a ledger of the data set, the epsilon is that of the ledger.  Otherwise the epsilons of all
-    runs on the same data file are composed.  Runs on data in memory without a ledger are left out, because it is
-    unknown whether their data are the same.
+    runs on the same data file are composed, if at least two of these runs prove an epsilon.  Runs on data in memory
+    without a ledger are left out, because it is unknown whether their data are the same.
     """
     ledgers: dict[Path, list[StoredRun]] = {}
     files: dict[str, list[StoredRun]] = {}

@@ -159,7 +159,7 @@ def _helpers(trusted: Assistance) -> Iterator[str]:
 
 
 def _computational(facts: RunFacts) -> str:
-    """Return as a sentence the computational security of all tries, for a complete graph (SecAgg+ has fewer keys)."""
+    """Return sentences on the computational security of all tries, for a complete graph, which has the most keys."""
     manifest, records, config = facts.run.manifest, facts.run.rounds, facts.run.manifest.config
     tries, chunks = config.get("federation", {}).get("tries", TRIES), config.get("performance", {}).get("chunks", 1)
     exact = config.get("privacy", {}).get("noise", {}).get("scheme") == Scheme.EXACT.value
