@@ -14,7 +14,7 @@ from dordis.errors import InputError
 PRIVATE, PUBLIC = 0o600, 0o666
 """Permissions of new files: PRIVATE lets only the owner read and write, PUBLIC lets everybody whom the umask allows."""
 LOCK = ".lock"
-"""Permissions of new files: PRIVATE for the owner only, PUBLIC for everybody, as far as the umask allows."""
+"""Name of the file by which `lock_directory` locks a directory; it contains the id of the locking process."""
 
 
 def write_new(path: Path, data: bytes) -> None:
@@ -54,7 +54,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def remove_drafts(path: Path) -> None:
-    """Remove temporary files that interrupted writers of `path` left behind; no process may be writing it now."""
+    """Remove temporary files of interrupted writers of `path`; the caller ensures that no process is writing `path`."""
     for draft in path.parent.glob(f".{path.name}.*.new"):
         draft.unlink(missing_ok=True)
 

@@ -36,7 +36,7 @@ from dordis.simulation.run import SimulatedJob, job_with_app, prepare
 OBJECTS = "dordis.train"
 """Value of `app.server` and `app.client` in the configuration of a run whose application was constructed in Python."""
 ORIGIN = "dordis_run"
-"""Name of an attribute of a trained torch module: the directory of the run that trained it."""
+"""Name of the attribute of a trained torch module that stores the directory of the run that trained the module."""
 LARGEST_COHORT = 1000
 """Largest number of clients of a round that `train` chooses if `per_round` is not given."""
 LARGEST_FULL = 100
@@ -64,7 +64,7 @@ class RunResult:
     history: tuple[dict[str, float], ...] = field(repr=False)
     """For each round: its number, the application's metrics, and the epsilon spent so far."""
     stopped: str
-    """Why the run ended: `rounds` (all finished), `budget` (used up), `failed` or `interrupted`; else `running`."""
+    """Why the run ended: `rounds` (all), `budget` (spent), `failed` or `interrupted`; `running`: no end is recorded."""
     fidelity: str
     problem: str = ""
     """Why no epsilon can be stated: the ledger was altered or lost.  Empty if the ledger is intact."""
@@ -142,7 +142,7 @@ def run(
 
 
 def as_config(config: Any) -> Config:
-    """Return the validated configuration of a `Config`, a dictionary, a path, or None for the default."""
+    """Return a `Config` unchanged, or the validated settings of a dictionary, of a file, or with None the defaults."""
     if isinstance(config, Config):
         return config
     if isinstance(config, Mapping):

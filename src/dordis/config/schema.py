@@ -96,11 +96,11 @@ class Privacy(Section, frozen=True):
     bits: Annotated[int, msgspec.Meta(ge=1, le=32)] | None = None
     """Bits in which a coordinate of an encoded update is sent; by default the fewest without a loss of accuracy."""
     projection: Positive | Literal["auto", "adaptive", "off"] = "auto"
-    """Number of coordinates to which an update is folded (compressed at random) where noise dominates, or a rule.
+    """Number of coordinates to which an update is folded (compressed at random) where noise dominates; or a rule.
 
-    `auto`: the least number that adds at most 2 % to the noise, if the application allows folding (the built-in
-    application does); `adaptive`: a smaller number, estimated from the sums of earlier rounds; `off`: updates are not
-    folded.
+    `auto`: the least number that increases the standard deviation of a sum's error by at most 2 %, if the application
+    allows folding (the built-in application does); `adaptive`: a smaller number, estimated from the sums of earlier
+    rounds; `off`: updates are not folded.
     """
     accounting: Literal["cap", "all-rounds", "paper"] = "cap"
     """Rounds that are charged to a client.
@@ -232,13 +232,17 @@ class Deployment(Section, frozen=True):
     train_seconds: Above | None = None
     """Fixed seconds from the request to train to the client's answer, so that the time does not depend on the data.
 
-    Training that takes longer gives a zero update.  Required in the malicious mode; `dordis join --check` measures the
-    training time on a client's machine.
+    Training that takes longer gives a zero update or, with `privacy.unit` "record", a late answer.  The setting is
+    required in the malicious mode and with `privacy.unit` "record"; `dordis join --check` measures the training time on
+    a client's machine.
     """
     trainings: Positive = 10
-    """Largest number of trainings of a client between two counted participations; should exceed `federation.tries`."""
+    """Largest number of trainings of a client between two counted participations; must exceed `federation.tries`."""
     wait: Annotated[float, msgspec.Meta(ge=0)] = 60.0
-    """Seconds for which the first round waits for all clients; after that, `protocol.threshold` clients are enough."""
+    """Seconds for which the first round waits for all clients; after that, `protocol.threshold` clients are enough.
+
+    With `assisted` the first round waits for all helpers; after that, a quorum of helpers is enough.
+    """
     test: str | msgspec.UnsetType = msgspec.UNSET
     """File of a public table on the server's machine; the built-in application measures its model on this table."""
     poll: Above | msgspec.UnsetType = msgspec.UNSET
@@ -296,7 +300,7 @@ class Simulation(Section, frozen=True):
 
 
 class Config(RunConfig, frozen=True):
-    """All settings of a run and of the simulation of its clients: keys of its own, and a section for every other part.
+    """All settings of a run and of the simulation of its clients: the keys `name` and `output`, and the sections.
 
     >>> Config().federation.clients
     100
