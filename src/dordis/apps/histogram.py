@@ -75,7 +75,7 @@ class Client(FixedClient):
 def project_to_simplex(shares: Floats) -> Floats:
     """Return the Euclidean projection of shares onto the simplex: no share is negative, and they add up to 1.
 
-    The projection is the maximum-likelihood histogram if all bins have Gaussian noise of the same deviation.
+    The projection is the maximum-likelihood histogram if all bins have Gaussian noise of the same standard deviation.
 
     >>> project_to_simplex(np.array([0.75, 0.5, -0.25])).tolist()
     [0.625, 0.375, 0.0]

@@ -56,7 +56,7 @@ class PooledServer(AppServer):
         return mean
 
     def state(self) -> State:
-        """Return the summed updates of all rounds, and the number of clients in each coordinate."""
+        """Return the summed updates of all rounds, and the number of updates summed in each coordinate."""
         return {"total": self._total.copy(), "count": self._count.copy()}
 
     def restore(self, state: State) -> None:

@@ -1,4 +1,4 @@
-"""Tables with public descriptions (label, client, ranges, categories, gaps), and their encoding as arrays."""
+"""Tables with public descriptions (label, client, ranges, categories, empty cells), and their encoding as arrays."""
 
 from dordis.apps.tables.description import Table
 from dordis.apps.tables.encoding import Encoder

@@ -1,7 +1,6 @@
 """Columns of a table from any source: a CSV or Parquet file, a DataFrame, a mapping of arrays.
 
-The delimiter and the encoding of a CSV file are detected.  An error names the line and the column, never the content of
-a cell.
+The delimiter and the encoding of a CSV file are detected.  Errors name lines and columns, never the content of a cell.
 """
 
 import csv
@@ -69,9 +68,9 @@ class Columns:
         return self._parse(name) is not None
 
     def numbers_or_texts(self, name: str) -> tuple[list[float] | None, list[str | None]]:
-        """Return the numbers in a column without empty cells, and all cells of the column as texts.
+        """Return the numbers in the nonempty cells of a column, and all cells of the column as texts.
 
-        Instead of numbers, return None if a cell is a text, or if all cells are empty.
+        Instead of the numbers, return None if a cell is not a finite number, or if all cells are empty.
         """
         numbers = self._parse(name)
         listed = None if numbers is None else [float(x) for x in numbers if not math.isnan(x)]
@@ -194,7 +193,7 @@ def _read_parquet(path: Path) -> Any:
 
 
 Lines = list[tuple[int, list[str]]]
-"""The rows of a file without blank rows: for each row, the number of its last line in the file, and its cells."""
+"""The rows of a file, except blank rows: for each row, the number of its last line in the file, and its cells."""
 _DELIMITERS = (",", ";", "\t", "|")
 _HEADER_BYTES = 1 << 16
 
@@ -256,7 +255,7 @@ def read_cells(path: Path) -> Cells:
 
 
 def read_columns(path: Path, wanted: Sequence[str] | None = None, *, skip_invalid: bool = False) -> CsvColumns:
-    """Read the `wanted` columns of numbers of a CSV file; all columns if `wanted` is None.
+    """Read the `wanted` columns of a CSV file as numbers; all columns if `wanted` is None.
 
     If a cell is no finite number, raise InputError; with `skip_invalid`, leave out its row instead.
     """

@@ -1,8 +1,8 @@
 """The public description of a table: label and client columns, ranges, categories, and how to treat empty cells.
 
 Nothing in a description is computed from private rows.  If there is a public sample of the table, `Table.from_public`
-computes a description from the sample.  `write_template` writes a configuration to fill in, which it derives from the
-names of the columns alone.
+computes a description from the sample.  `write_template` returns a configuration to fill in; of the table it uses only
+the column names.
 """
 
 import math
@@ -34,7 +34,8 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     `categories` gives the public values of each text column; the column is encoded one-hot, with one more indicator for
     all other values.  The task is a classification if the label has categories, and a regression if it has a range.
     `gaps` says how to treat an empty cell, for all columns or by column: "refuse" it, "skip" its row, "indicator" (mark
-    it in a new column), or a public value to insert.
+    it in a new column), or a public value to insert.  In a feature with categories, "refuse" and "indicator" encode an
+    empty cell like all other values.  In a label, every treatment but "refuse" skips the row.
 
     >>> Table(label="ill", ranges={"age": (0, 120)}, categories={"ill": ("no", "yes")}).target
     'classification'
@@ -175,7 +176,8 @@ def _described(table: Table) -> list[str]:
 def template(table: Table, open_: Sequence[str], is_number: Callable[[str], bool] = lambda name: True) -> str:
     """Return a description as TOML, with blanks to fill in for the columns `open_`, which have no range or categories.
 
-    A column for which `is_number` returns True gets a blank range, any other column blank categories.
+    A label gets blank categories.  Any other column gets a blank range if `is_number` returns True for it, and blank
+    categories otherwise.
     """
     known = table.ranges if isinstance(table.ranges, dict) else {}
     ranges = [f"{toml_key(name)} = [{low:g}, {high:g}]" for name, (low, high) in known.items()]

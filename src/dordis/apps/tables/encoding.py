@@ -18,8 +18,8 @@ Floats = npt.NDArray[np.float64]
 class EncodedRows:
     """Encoded rows of a table: the features `x`, of the shape (rows, columns), and the labels `y`.
 
-    `clients` has the client of each row, and `records` the record id of each row; each of the two is None if no column
-    names it.  `skipped` is the number of rows that were left out because of empty cells.
+    `clients` has the client of each row, and `records` has the record id of each row; each of these two is None if it
+    was not read.  `skipped` is the number of rows that were left out because of empty cells.
     """
 
     x: Floats = field(repr=False)
@@ -38,7 +38,7 @@ class Encoder(msgspec.Struct, frozen=True):
     table: Table
     features: tuple[str, ...]
     bools: tuple[str, ...] = ()
-    """Boolean features to which the description gives no range; their range is 0..1."""
+    """Boolean features to which the description gives neither a range nor categories; their range is 0..1."""
     record: str = ""
     """Column of record ids, which is not a feature; empty if each row is a record."""
 
@@ -55,7 +55,7 @@ class Encoder(msgspec.Struct, frozen=True):
     def from_description(cls, table: Table, record: str = "") -> "Encoder":
         """Return the encoder of a description; use it if there are no rows whose columns could be read.
 
-        The features are `table.features`, or else all columns with a range or categories that have no other role.
+        The features are `table.features`, or else all columns that have a range or categories, and no other role.
         Raise InputError if there are no features, or if a feature or label has neither a range nor categories.
         """
         table = without_record(table, record)
@@ -100,8 +100,8 @@ class Encoder(msgspec.Struct, frozen=True):
     def encode_features(self, source: Any, where: str) -> Floats:
         """Return the features of rows that need no labels, as for a prediction.
 
-        Raise InputError if a column is missing, or if a numeric column has an empty cell and its gaps are refused or
-        skipped.
+        Raise InputError if a column is missing, or if a numeric column has an empty cell for which `gaps` of the
+        description says "refuse" or "skip".
         """
         columns = as_columns(source, where)
         if missing := [name for name in self.features if name not in columns.names]:
@@ -158,7 +158,8 @@ class Encoder(msgspec.Struct, frozen=True):
     def _keep_rows(self, columns: Columns) -> tuple[Columns, int]:
         """Return the columns without skipped rows, and the number of skipped rows.
 
-        Raise InputError if a column is missing, or if `gaps` refuses empty cells; the error names all such columns.
+        Raise InputError if columns are missing or have empty cells that `gaps` refuses; the error names these columns.
+        Raise InputError also if all rows are skipped.
         """
         table, names = self.table, (*self.features, *self.table.labels)
         if missing := [name for name in names if name not in columns.names]:
