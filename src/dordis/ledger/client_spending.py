@@ -31,7 +31,7 @@ _EVERYBODY = -1  # in the paper's accounting all rounds are charged to this id, 
 
 @dataclass(frozen=True)
 class Budget:
-    """The largest (epsilon, delta) that a run may spend on each client; with epsilon None spending never stops it."""
+    """The largest (epsilon, delta) that a run may spend on each client; with epsilon None no spending stops the run."""
 
     epsilon: float | None
     delta: float
@@ -170,7 +170,7 @@ class Account:
         self.refused = None
 
     def check_reservable(self, charge: Charge) -> None:
-        """Raise InputError if a charge is inconsistent, or its index was used before, even by a failed round."""
+        """Raise InputError if a charge is inconsistent, lacks a counted client, or has the index of a charged round."""
         check_charge(charge)
         _, counted = self._counted.get(charge.index, (None, set[int]()))
         if not counted <= set(charge.clients):
@@ -180,7 +180,7 @@ class Account:
         self.check_event(charge)
 
     def check_event(self, charge: Charge) -> None:
-        """With records as the unit, raise InputError if a round is no planned event or costs more than one."""
+        """With records as the unit, raise InputError if a round is not a planned event, or costs more than an event."""
         planned = self.budget.records
         if planned is None:
             return
@@ -314,7 +314,7 @@ class Account:
         return record_accounting.epsilon(planned, left) if left > 0 else math.inf
 
     def failure(self, more: Charge | None = None) -> Fraction:
-        """Return a bound on the chance that any round so far, or the round `more`, has an insecure graph or selection.
+        """Return a bound on the chance that any round so far, or `more`, has an insecure graph or too many colluders.
 
         Round indices that were skipped count too, because the server could choose which indices to use.
         """

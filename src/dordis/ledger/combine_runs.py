@@ -36,7 +36,7 @@ from dordis.records.run_records import LEDGER, MANIFEST, REGISTRY
 
 Costs = Counter[ReleaseCost]
 NOBODY = -1
-"""An id that no client has: in an account it pays only for runs charged as a whole, as every client does."""
+"""An id that no client has: in an account it pays only for the runs that are charged as a whole to every client."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class LedgerPart:
 
     @property
     def worst_costs(self) -> Costs:
-        """Return the costs of the client that has spent most, or of the stated epsilon if that is larger."""
+        """Return the costs of the client that has spent most, or the cost of the stated epsilon if that is larger."""
         client = self.account.worst_client(self.account.clients())
         return self.costs(NOBODY if client is None else client)
 
@@ -209,7 +209,10 @@ def open_data_ledger(path: str | Path, delta: float, budget: float | None) -> Le
 
 
 def find_data_ledger(run: Path) -> Path | None:
-    """Return the path of the data set's ledger that charges a run, or None; raise InputError if it is missing."""
+    """Return the path of the data set's ledger that charges a run; None if no ledger of a data set charges the run.
+
+    Raise InputError if the file at this path is missing.
+    """
     try:
         path = Path((run / DATA_LEDGER).read_text(encoding="utf-8").strip())
     except OSError:
@@ -245,7 +248,7 @@ class PlannedRun:
         """Return the planned charge of a run; raise `BudgetExceeded` if the ledger's budget does not cover it.
 
         If the ledger is missing, it is created with the epsilon `limit` as its budget.  `budget` is the budget of the
-        run.  Raise InputError if the run's budget has the epsilon None, which means that the run never stops.
+        run.  Raise InputError if the run's budget has the epsilon None: then no spending would stop the run.
         """
         if budget.epsilon is None:
             raise InputError(
@@ -276,7 +279,10 @@ class PlannedRun:
         write_atomically(path / DATA_LEDGER, f"{self.ledger.path.resolve()}\n".encode())
 
     def settle(self, run: bytes, path: Path) -> float:
-        """Lower the run's charge to the spending of its worst client, if that is less; return the ledger's epsilon."""
+        """Lower the charge of an ended run to `LedgerPart.worst_costs`, if these are less; return the ledger's epsilon.
+
+        So the run is charged what its worst client has spent, or its stated epsilon if that is larger.
+        """
         part = read_part(path)
         spent = accounting.compose_costs((theta_squared(cost.event), times) for cost, times in part.worst_costs.items())
         if spent > 0 and _beyond(spent, self.covered) < self.charge.theta_squared:

@@ -1,8 +1,8 @@
 """The entries of a privacy ledger: the lines of its file, the outcomes of rounds, and the charged rounds in memory.
 
 A line is a JSON object.  Its field `previous` is the SHA-256 of the line before; in the first line it is the run id,
-which is the hash of the manifest.  Its last field `check` is the SHA-256 of the rest of the line, so that an alteration
-of the last line is detected too.
+which is the hash of the manifest.  The last field of every line, `check`, is the SHA-256 of the rest of the line, so
+that an alteration of the last line is detected too.
 
 A round is paid for by the clients whose input may be in a sum that the server has unmasked:
 
@@ -51,7 +51,7 @@ class ChunkOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def outcome_from_output(charge: Charge, outcome: ChunkOutput) -> ChunkOutcome:
-    """Return the outcome of a chunk from the protocol's output; raise InputError if a survivor is not a client."""
+    """Return the outcome of a chunk from the protocol's output; raise InputError if a survivor is not in the round."""
     survivors = {int(u) for u in outcome.survivors}
     if not survivors <= set(charge.clients):
         raise InputError(f"a survivor of round {charge.index} is not among its clients")
@@ -69,8 +69,8 @@ def outcome_from_output(charge: Charge, outcome: ChunkOutput) -> ChunkOutcome:
 class RunCharge:
     """The cost of a whole run for each client.
 
-    `theta_squared` is the squared parameter of theta-GDP (docs/accounting.md); `failure` bounds the chance that a round
-    has an insecure graph or more colluders than its noise withstands.
+    `theta_squared` is the squared parameter of theta-GDP (docs/accounting.md); `failure` bounds the chance that any
+    round of the run has an insecure graph or more colluders than its noise withstands.
     """
 
     label: str
@@ -133,7 +133,7 @@ class Completed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fie
 
 
 class RunCharged(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="run"):
-    """A whole run over the same data is charged to every client; a later line about the same run replaces this one."""
+    """Another run over the same data is charged as a whole to every client; a later line on that run replaces this."""
 
     previous: str
     run: str
@@ -219,7 +219,7 @@ _DECODER = msgspec.msgpack.Decoder(LedgerRound, dec_hook=read_fraction)
 
 
 class ChargedRounds(MutableMapping[int, LedgerRound]):
-    """Charged rounds by index; a completed round is stored encoded and decoded at look-up.
+    """Charged rounds by index; a completed round is stored in encoded form, and decoded at each look-up.
 
     Servers run for months, and an encoded round takes a tenth of the memory of the decoded one with its caches.
     """

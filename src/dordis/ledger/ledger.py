@@ -114,8 +114,8 @@ class Ledger:
     def record_owner_charges(self, index: int, clients: Iterable[int], cost: RoundCost) -> None:
         """Record durably, before the first upload request, the cost that the owners of these clients may count.
 
-        With open arrival this is called for every client that comes, so it must be fast.  It verifies only the last
-        line that was read before, and newer lines.  Before the disclosure `reserve` verifies all lines.
+        With open arrival this method is called for every client that comes.  To be fast, it verifies only the last of
+        the lines that were read before, and newer lines.  `reserve` verifies all lines before the disclosure.
         """
         known = None if cost.theta_squared == math.inf else cost.theta_squared
         charge = OwnerCharge(tuple(sorted(clients)), known, cost.distance)
@@ -124,7 +124,7 @@ class Ledger:
             self._record(file, Counted(self._reader.head, index, *astuple(charge)))
 
     def reserve(self, charge: Charge) -> None:
-        """Charge a round durably, before its first unmask request; raise as `check_budget` does.
+        """Charge a round durably, before its first unmask request; raise BudgetExceeded as `check_budget` does.
 
         A resumed round with the same charge is not charged again.
         """
@@ -137,7 +137,7 @@ class Ledger:
             self._record(file, Reserved(self._reader.head, charge))
 
     def refuse(self, charge: Charge) -> None:
-        """Record that a round would exceed the budget, which ends the run."""
+        """Record durably that a round was refused because it would exceed the budget; the refusal ends the run."""
         with self._locked() as (account, file):
             account.check_refusable(charge)
             self._record(file, Refused(self._reader.head, charge))
@@ -154,9 +154,9 @@ class Ledger:
             self._record(file, Completed(self._reader.head, index, outcomes))
 
     def charge_run(self, run: bytes, charge: RunCharge) -> None:
-        """Charge another run over the same data as a whole; raise `BudgetExceeded` if a client cannot afford it.
+        """Charge another run over the same data to every client; raise `BudgetExceeded` if a client cannot afford it.
 
-        A later, smaller charge of the same run replaces the earlier one.
+        The run is charged as a whole.  A later, smaller charge of the same run replaces the earlier one.
         """
         with self._locked() as (account, file):
             if account.runs.get(run) == charge:
@@ -204,7 +204,7 @@ class Ledger:
     def _locked(self, *, whole: bool = True) -> Iterator[tuple[Account, LockedFile]]:
         """Lock the file; yield the account of its lines and the file.
 
-        If `whole`, all lines are verified again; otherwise only the last line that was read before and the new lines.
+        If `whole`, all lines are verified again; otherwise only the last of the lines read before, and all new lines.
         """
         try:
             with self._file.locked() as file:
@@ -347,7 +347,7 @@ def check_run(account: Account, run: bytes | None) -> None:
 
 
 def check_client_unit(budget: Budget) -> None:
-    """Raise InputError if the unit of privacy is the record: events are planned for one run, without a successor."""
+    """Raise InputError if the unit of privacy is the record: the events are planned for one run, not for successors."""
     if budget.records is not None:
         raise InputError("a run whose unit of privacy is a record has no successor: start a new run")
 

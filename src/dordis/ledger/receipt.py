@@ -32,8 +32,8 @@ def receipt_name(index: int) -> str:
 class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The receipt of a round.
 
-    `planned`, `left` and `charged` are variances of the noise in the sum of every chunk, in squared integer units: the
-    planned central variance, the variance of all noise in the sum, and the part that counts for privacy.
+    `planned`, `left` and `charged` are noise variances for the sum of every chunk, in squared integer units: the
+    variance from which epsilon was planned, the variance of all noise in the sum, and the part that counts for privacy.
     """
 
     run: str
@@ -147,7 +147,7 @@ def last_digest(directory: Path, open_round: int | None = None) -> str:
     """Return the hash of the last receipt in a directory, for the next receipt; FIRST if there is none.
 
     `open_round` is the index of an unfinished round that is resumed.  Its receipt, if present, is left out, because the
-    resumed round writes it again.  Raise LedgerDamaged if a file in the directory is not a receipt of its name.
+    resumed round writes it again.  Raise LedgerDamaged if a receipt is damaged or has the wrong file name.
     """
     receipts = read_receipt_files(directory)
     last = max((index for index in receipts if open_round is None or index < open_round), default=None)

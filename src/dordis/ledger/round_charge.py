@@ -5,10 +5,10 @@ recomputed without the code of the mechanism.  The cost of Skellam noise, the pr
 length and variance.  For another mechanism the ledger stores a price list: the cost for each noise variance that up to
 T dropouts can leave; with more dropouts a round has no output.  The noise is either added by the protocol, or in even
 shares (scheme `orig`) by the mechanism of each client, before the protocol runs.  The Gaussian baselines add noise in
-neither way, so their list has one price, which must hold for any dropouts.
+neither way, so their list has one price, which must hold for any number of dropouts.
 
-The samplers of Skellam and discrete Gaussian noise deviate slightly from their laws; this distance is charged.  Other
-noise is charged as its mechanism states.  The Gaussian baselines are charged as if floats were real numbers.
+Skellam and discrete Gaussian noise is drawn with a small total variation distance from its law.  This distance is
+charged.  Other noise is charged as its mechanism states, and the Gaussian baselines as if floats were real numbers.
 """
 
 import math
@@ -100,7 +100,7 @@ class NoisySum(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     def cost(self, variance: Fraction, samples: int) -> ReleaseCost:
         """Return the cost of the sum if noise of this variance counts for privacy.
 
-        The distance is charged for `samples` noise samples.  Raise InputError if the price list lacks the variance.
+        The sampler's distance is charged for `samples` samples.  Raise InputError if the price list lacks the variance.
         """
         distance = samples * accounting.SAMPLE_DISTANCE
         if self.mechanism is None:
@@ -115,7 +115,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """The data from which the cost of a round follows: clients, noise plan of every chunk, and releases.
 
     A chunk whose survivors are not fixed yet is charged at the least noise that up to T dropouts leave.  The update and
-    every further release are charged.  `failure` is the chance that the round's graph is insecure or that the round has
+    every further release are charged.  `failure` bounds the chance that the round's graph is insecure or the round has
     more than T_C colluders.  `fraction` and `reserve` are fields of the `NoisePlan` of every chunk.
     """
 
@@ -181,7 +181,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         return self.n_max or len(self.clients)
 
     def after_dropouts(self, dropped: Mapping[int, int]) -> "Charge":
-        """Return this charge with known dropouts: `dropped` has the number of dropouts of chunks where it is known."""
+        """Return this charge with known dropouts: `dropped` has, by chunk, the number of dropouts where it is known."""
         known = tuple(dropped.get(chunk) for chunk in range(len(self.variances)))
         charge = msgspec.structs.replace(self, dropped=known)
         releases = (msgspec.structs.replace(one, variance=charge.least_variance(one.chunks)) for one in self.releases)
@@ -227,7 +227,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 @dataclass(frozen=True)
 class OwnerCharge:
-    """The largest cost theta^2 that the owners of `clients` counted for a round; `cost` is None if they count none.
+    """The largest cost theta^2 that the owners of `clients` may count for a round: `cost`, None if they count none.
 
     `distance` is the total variation distance between the noise that is drawn and the noise that is analysed.
     """
@@ -302,7 +302,7 @@ def noise_plans(parameters: Parameters, priced: Mechanism | None) -> tuple[Noise
 def noisy_sums(
     plans: Sequence[NoisePlan], sums: Sequence[tuple[Sensitivity, Sequence[int]]], priced: Mechanism | None
 ) -> tuple[NoisySum, ...]:
-    """Return the noisy sums of a round: the first with the price list of `priced`, the others under Skellam noise."""
+    """Return a round's noisy sums: the first with the price list of `priced`, if given; others under Skellam noise."""
     releases: list[NoisySum] = []
     for changed, chunks in sums:
         noise = [plans[chunk] for chunk in chunks]

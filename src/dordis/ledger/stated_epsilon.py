@@ -1,9 +1,10 @@
 """The stated epsilon of a run, from its ledger and its manifest, for all commands, pages and files.
 
 The epsilon spent may be stated if all planned rounds took place, or if the budget refused the next round: then the end
-of the run did not depend on its results.  In all other cases the budget is stated.  A successor states at least the
-budget of every predecessor.  Without this rule a successor with a small budget could hide that its predecessor was
-stopped because of the predecessor's results.
+of the run did not depend on its results.  In all other cases the budget is stated, or the epsilon spent if that is
+larger or if there is no budget.  If records are sampled, the epsilon of all planned events is stated.  A successor
+states at least the budget of every predecessor.  Without this rule a successor with a small budget could hide that its
+predecessor was stopped because of the predecessor's results.
 """
 
 from collections import Counter
@@ -113,7 +114,7 @@ def is_ended_by_budget(account: Account, manifest: Manifest) -> bool:
 
 
 def is_like_rounds(refused: Charge, account: Account, manifest: Manifest) -> bool:
-    """Tell whether a refused round has the plan's T_C, a T / n up to the plan's, and the noise of the run's rounds.
+    """Tell whether a refused round has the plan's T_C, at most its ratio T / n, and the noise of the run's rounds.
 
     Scheme, chance of failure, mechanisms and prices must equal those of the first charged round, which the receipts
     confirm.  Otherwise a forged round could be cheap without dropout and expensive with dropout.

@@ -1,4 +1,4 @@
-"""Verification of receipts and runs: their files agree, and receipts hold without trust in the server that wrote them.
+"""Verify runs and receipts without trust in the server: the files of a run agree, and its receipts can be recomputed.
 
 The files of a run are ledger, receipts, records of rounds, and model (`check_evidence`).  A ledger that was shortened,
 or altered and hashed again, is valid by itself.  But every receipt states the ledger's head, the hash of its last line
@@ -6,8 +6,8 @@ after the round, and records and model name the rounds, so missing lines are fou
 found only by signatures, or by parties that kept a head or a receipt.
 
 A receipt is recomputed: its parameters must have the stated hash and keep the protocol's rules, the charged noise must
-follow from noise plan and survivors, and a quorum must have signed the survivors.  A run is verified if its files
-agree, all its receipts verify, and the ledger charges every round what its parameters cost.
+follow from noise plan and survivors, and in malicious mode a quorum must have signed the survivors.  A run is verified
+if its files agree, all its receipts verify, and the ledger charges every round what its parameters cost.
 """
 
 import math
@@ -145,7 +145,7 @@ def check_parameters(receipt: Receipt, parameters: Parameters) -> None:
 def check_noise(receipt: Receipt, parameters: Parameters) -> None:
     """Raise LedgerDamaged unless planned and charged noise of every chunk follow from noise plan and survivors.
 
-    The noise left in the sum must not be less than the charged noise.
+    The noise left in the sum may be more than plan and survivors give (if due noise could not be removed), not less.
     """
     chunks = range(len(parameters.chunks))
     stated = (receipt.survivors, receipt.signatures, receipt.planned, receipt.left, receipt.charged)
@@ -174,7 +174,7 @@ def verify_signatures(
 ) -> tuple[tuple[int, ...], ...]:
     """Return the verified signers of every chunk; raise if a quorum's signatures are wrong or missing.
 
-    In semi-honest mode nobody signs, and without keys nothing is verified: then every chunk has no signers.
+    In semi-honest mode nobody signs, and without keys nothing is verified: in both cases no chunk has signers.
     """
     if keys is None or protocol.check_signed is None or not parameters.is_malicious:
         return tuple(() for _ in receipt.survivors)
@@ -187,8 +187,8 @@ def verify_signatures(
 def check_charge(parameters: Parameters, account: Account) -> None:
     """Raise LedgerDamaged if the ledger's charge of a round does not follow from its parameters.
 
-    This compares the clients, the noise plan, and the sensitivity and length of every sum.  The cost of a third party's
-    mechanism cannot be recomputed here, so the ledger is believed.
+    Clients, noise plan, and the sensitivity and length of every sum are compared.  The charge of a round with a third
+    party's mechanism is not checked, because the cost of this mechanism cannot be recomputed here.
     """
     charged = account.rounds[parameters.index].charge
     if parameters.encoding.mechanism not in TABLE:
