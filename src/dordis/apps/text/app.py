@@ -34,12 +34,14 @@ FILE = "language.npz"
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Options of a language model from counts.
 
-    `data` is "reddit", "shakespeare", or a folder of LEAF's files in one of these two forms.  `vocabulary` is a file
-    with a public list of words, or a number n, which stands for the n most frequent words of half of the held-out users
-    (users who are not clients).  Metrics are measured on the other held-out users; the texts of all held-out users are
-    public.  The first `words` rounds are the first pass, in which clients count words.  The later rounds are the second
-    pass, in which clients also count pairs of the `top` most frequent words.  Choose the number of rounds such that
-    every client takes part once in each pass.  `zipf` and `shift` are exponent and shift of the `Zipf` prior of words.
+    `data` is "reddit" or "shakespeare", whose files are in the folder `data_dir`, or the path of a folder of LEAF's
+    files in one of these two forms.  `vocabulary` is a file with a public list of words, or a number n, which stands
+    for the n most frequent words of half of the held-out users (users who are not clients).  Metrics are measured on
+    the held-out users who do not give the vocabulary; the texts of all held-out users are public.
+
+    The first `words` rounds are the first pass, in which clients count words.  The later rounds are the second pass, in
+    which clients also count pairs of the `top` most frequent words.  Choose the number of rounds such that every client
+    takes part once in each pass.  `zipf` and `shift` are exponent and shift of the `Zipf` prior of words.
     `spread` is the standard deviation, under the prior, of the logarithm of a pair's lift
     (`dordis.apps.text.model.lifts`).  `flat` and `share` weight the counts of the second pass (`PairCounts`).
     """

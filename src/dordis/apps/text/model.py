@@ -1,13 +1,14 @@
 """A language model of words and frequent pairs: texts of users as tokens, the counts of clients, and perplexity.
 
-Texts are pairs of tokens over a public vocabulary: a list, or the words of held-out users.  A vocabulary made from the
-clients' own texts would disclose their words without noise, and so would a perplexity on these texts.  So the words and
-the test texts are from held-out users: clients, vocabulary users and test users are disjoint.
+A text is stored as pairs of tokens: a token and the token that follows it.  The vocabulary is public: a given list, or
+the words of held-out users, who are not clients.  A vocabulary made from the clients' own texts would disclose their
+words without noise, and a perplexity on these texts would be published without noise.  So the vocabulary users and the
+test users are two disjoint groups of held-out users.
 
 Clients count words in a first pass, and words and pairs of frequent words in a second.  The lift of a pair is its
-probability divided by the product of the probabilities of its two words.  Words and lifts are estimated by posterior
-means under priors that suit natural language.  The noise of a count is nearly Gaussian with a known standard deviation,
-so a posterior mean can be computed as a sum over a grid of values.
+probability divided by the product of the probabilities of its two words.  The probabilities of words and the lifts are
+estimated by posterior means under priors that suit natural language.  The noise of a count is nearly Gaussian with a
+known standard deviation, so a posterior mean can be computed as a sum over a grid of values.
 """
 
 from collections.abc import Callable, Iterable, Sequence
