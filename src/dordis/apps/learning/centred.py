@@ -134,8 +134,8 @@ class CentredClient(Client):
 def shrink_mean(mean: Floats, deviation: float) -> Floats:
     """Return a noisy mean, shrunk towards zero to reduce its expected error.
 
-    The mean is multiplied by 1 minus the expected squared norm of the noise divided by the squared norm of the mean,
-    or by 0 if this factor is negative.  `deviation` is the standard deviation of the noise in each coordinate.
+    The mean is multiplied by 1 - q, or by 0 if 1 - q is negative.  Here q is the expected squared norm of the noise,
+    divided by the squared norm of the mean.  `deviation` is the standard deviation of the noise in each coordinate.
 
     >>> shrink_mean(np.array([3.0, 4.0]), 2.5).tolist()
     [1.5, 2.0]
@@ -146,7 +146,7 @@ def shrink_mean(mean: Floats, deviation: float) -> Floats:
 
 
 def directions(x: Floats) -> tuple[Floats, Floats]:
-    """Return rows scaled to norm 1 and their norms; rows of zeros stay zero."""
+    """Return the rows scaled to norm 1, and the norms of the original rows; rows of zeros stay zero."""
     rows = np.asarray(x, np.float64).reshape(len(x), -1)
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows / np.where(norms > 0, norms, 1.0), norms

@@ -32,7 +32,7 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Unit:
-    """What a key of the data is, such as "hospital", and where the keys are from, such as "the column hospital"."""
+    """The noun for a key of the data, such as "hospital", and the origin of the keys, such as "the column hospital"."""
 
     name: str = "key"
     origin: str = "the array keys"
@@ -266,7 +266,7 @@ class Natural(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
 
 
 class Merge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="merge"):
-    """Each client has the data of `keys` keys, in the paper of three writers; with `some`, keys may be left out."""
+    """Each client has the data of `keys` keys (in the paper: of 3 writers); with `some`, keys may be left out."""
 
     keys: int = 3
     some: bool = False

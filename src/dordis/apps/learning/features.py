@@ -1,7 +1,7 @@
 """Public features of inputs: feature maps by name, and the scattering transform of images.
 
-A feature map is a fixed function of one input, applied before training.  A feature map costs no privacy, because it
-may be fitted to synthetic images, but never to the data of clients.  The map `scattering` is for images.  A
+A feature map is a fixed function of one input, applied before training.  A feature map may be fitted to synthetic
+images, but never to the data of clients.  So it costs no privacy.  The map `scattering` is for images.  A
 configuration names your own map as `package.module:function`; the function gets inputs in their original shape.
 
 The scattering transform takes moduli of wavelet transforms with Morlet wavelets (Bruna and Mallat, 2013).  With two
@@ -218,7 +218,7 @@ def _gabor(period: int, width: float, angle: float, frequency: float) -> npt.NDA
 
 
 def _halve(spectrum: npt.NDArray[np.complex64]) -> npt.NDArray[np.complex64]:
-    """Return the spectrum of an image's every second point in both dimensions, from the spectrum of the image."""
+    """Return the spectrum of an image at half resolution (every second point), from the spectrum of the image."""
     rows, columns = spectrum.shape[-2] // 2, spectrum.shape[-1] // 2
     folded = spectrum[..., :rows, :] + spectrum[..., rows:, :]
     halved = folded[..., :columns] + folded[..., columns:]

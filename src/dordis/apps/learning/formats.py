@@ -134,7 +134,7 @@ class LeafFile(msgspec.Struct):
 def read_leaf(folder: Path, words: Vocabulary, shape: tuple[int, ...] = (), classes: int = 0) -> Dataset:
     """Read a LEAF folder, with the files train/*.json and, if there are any, test/*.json.
 
-    The samples are images, lines of letters, or sequences of words, which `words` numbers.
+    The samples are images, lines of letters, or sequences of words.  The vocabulary `words` gives words their numbers.
     """
     train = [part for file in _files(folder / "train") for part in _users(file, words)]
     test = [part for file in _files(folder / "test") for part in _users(file, words)] if _has(folder / "test") else []

@@ -244,7 +244,7 @@ def total(target: Target, scores: Floats, y: Labels) -> Totals:
 
 
 def table_metrics(encoder: Encoder, scores: Floats, y: Labels) -> dict[str, float]:
-    """Return the metrics of predictions for a table; errors of predicted numbers are in the units of the table."""
+    """Return the metrics of predictions for a table; for predicted numbers, `rmse` is in the units of the table."""
     if encoder.table.target == "classification":
         return metrics("classification", total("classification", scores, y)) | class_metrics(scores, y)
     scaled, true = scores.reshape(len(y), -1), y.reshape(len(y), -1)

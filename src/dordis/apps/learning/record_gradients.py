@@ -269,7 +269,10 @@ class RecordLearner(RecordClient):
         return np.negative(descents, out=descents)
 
     def _mean_gradient(self, model: Numbers, record: int) -> Reals:
-        """Return the negative mean of the gradients of one record's rows; each group of rows is of this record only."""
+        """Return the negative mean of the gradients of one record's rows.
+
+        The rows are processed in groups of constant size; all rows of a group are of this record.
+        """
         rows = np.zeros(0, np.int64) if record == DUMMY else self._rows[record] + 1
         total = np.zeros((1, self._model.dim))
         for start in range(0, rows.size, self._width):

@@ -27,7 +27,7 @@ class Settings(Training, frozen=True):
     data: str = DIGITS
     """Name of a data set, or the path of a file or folder."""
     data_dir: str = ""
-    """Folder with the files of a named data set; if it is empty, the files are downloaded."""
+    """Folder with the files of a named data set; if not set, the files are downloaded (not possible for LEAF's)."""
     client: str | None = None
     """Column that names the client of a row, for a CSV file without `table`."""
     label: str | None = None
@@ -104,9 +104,9 @@ def table_defaults(settings: Settings, given: Collection[str], encoder: Encoder,
     An encoded row has `encoder.width` + 1 numbers in -1..1, including the constant of the intercept, so its norm grows
     with the square root of this number.  The learning rates are divided by this norm.  Then a typical update has a norm
     of about 1, the usual clip bound, and a step of the server changes the scores by the same amount for every width.
-    With few clients the server's steps are shorter, so that the noise of some twenty rounds moves the scores by about
-    1.  Clients train for one epoch, since most have few rows.  `balance` is 0, since a client with one row has only one
-    class.
+    In a classification with few clients the server's steps are shorter, so that the noise of some twenty rounds moves
+    the scores by about 1.  Clients train for one epoch, since most have few rows.  `balance` is 0, since a client with
+    one row has only one class.
 
     With records as the unit of privacy the server steps along the mean of clipped gradients, whose noise is small, and
     the server's learning rate is `RECORD_RATE` divided by the norm of a row.

@@ -1,7 +1,7 @@
 """Load data: the built-in digits, a file or folder, or a public data set by name.
 
 Files of a named data set are read from the folder `data_dir`.  If `data_dir` is not set, the files are downloaded from
-a public address, checked by size and SHA-256, and cached.
+a public address, checked by size and SHA-256, and cached.  The files of LEAF's data sets cannot be downloaded.
 """
 
 import hashlib
@@ -67,7 +67,7 @@ class Remote:
 
 
 def fetch(remote: Remote, folder: Path) -> Path:
-    """Return the path of a file in `folder`; if the file is missing, download it and check its size and SHA-256."""
+    """Return the path of a file in `folder`; download it if it is missing, and check its size and SHA-256 anyway."""
     path = folder / remote.name
     if path.is_file():
         check_download(path, remote)
@@ -144,7 +144,7 @@ def _progress(remote: Remote, begun: int) -> Iterator[Advance]:
 DIGITS, MADE_UP = "digits", "hospitals"
 """Data that come with the package: handwritten digits, and made-up patients of ten hospitals."""
 PATIENTS = 200
-"""Made-up patients of each hospital."""
+"""Number of made-up patients of each hospital."""
 WORDS = 30_000
 """Default number of tokens of a vocabulary; ALBERT has the same number."""
 

@@ -39,7 +39,8 @@ class TorchModel(Model):
     For regression there is one score for each input; for next-token prediction the scores are (n, length, tokens).
     Modules with buffers of real numbers are refused: the running statistics of batch normalisation are not part of the
     update, so they would reveal one client's data to others without noise.  Layers that draw random numbers, such as
-    dropout, draw them from a generator seeded for the client and the round.
+    dropout, draw them from a generator seeded for the client and the round.  In a batched pass (`fit_batched`) all
+    clients share one generator, which is seeded for one of these clients and the round.
     """
 
     def __init__(self, module: Any, target: Target = "classification", device: str = "cpu") -> None:
@@ -66,7 +67,7 @@ class TorchModel(Model):
 
     @property
     def is_small(self) -> bool:
-        """Tell whether torch's calls take longer than the arithmetic, as with up to `LARGEST` parameters."""
+        """Tell whether the model has so few parameters that torch's calls take longer than the arithmetic."""
         return self.dim <= training_buffers.LARGEST
 
     @property
@@ -92,7 +93,7 @@ class TorchModel(Model):
         return np.asarray(slope.cpu().numpy(), np.float64)
 
     def fit(self, start: Numbers, work: Work, how: Training) -> Floats:
-        """Return the update of one client, trained on the device; each step takes the same samples as in numpy."""
+        """Return the update of one client, trained on the device with the batches that `trainer.train` would use."""
         with use_threads(self.threads), seed_torch(seed_number(work.seed)):
             return self.training_buffers(1)[0].fit(start, work, how)
 

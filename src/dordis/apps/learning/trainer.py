@@ -199,7 +199,7 @@ def accelerator(torch: Any) -> str:
 
 @contextmanager
 def use_threads(count: int | None) -> Iterator[None]:
-    """Make torch use `count` threads for one operation inside the block; None leaves torch's number as it is."""
+    """Let each torch operation inside the block use `count` threads; None leaves torch's number as it is."""
     torch = import_torch()
     before = torch.get_num_threads()
     if count is None or count == before:

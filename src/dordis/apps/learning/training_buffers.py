@@ -1,9 +1,9 @@
 """Local training with torch: with large models clients train in threads, with small models many clients train at once.
 
 A large model spends its time in torch's loops, which release Python's global lock, so threads train clients at the same
-time.  For a small model, a call of torch for many clients takes about as long as a call for one client: each client has
-its own copy of the parameters, and torch.func.vmap takes a step of all clients in one call.  A client's update does not
-depend on the thread that computes it.
+time.  For a small model, a call of torch for many clients takes about as long as a call for one client.  So each client
+has its own copy of the parameters, and torch.func.vmap takes one training step of all clients in one call.  A client's
+update does not depend on the thread that computes it.
 """
 
 import copy
@@ -112,7 +112,7 @@ def fit_in_threads(model: "TorchModel", start: Numbers, works: Sequence[Work], h
 
 
 _UNUSED = 3
-"""The reference count, inside the loop of `take`, of an array to which nothing else refers."""
+"""The reference count, inside the loop of `take`, of an array to which nothing outside the pool refers."""
 
 
 class UpdateBuffers:
