@@ -1,17 +1,19 @@
 """Bounds on the values of clients: given as public knowledge, or found privately as powers of two.
 
-To find bounds, every client adds 1 to one bin of each column.  Each bin stands for a sign and an exponent k in -20 ..
-40; the bin of a value has the sign of the value and the least k with |value| <= 2^k.  So the update of a client has a
-norm of sqrt(columns) at most.  The positive and the negative values of a column have a bound each.  This bound is at
-first the largest power of two whose noisy count exceeds a threshold; with a probability of at least 0.9999, the noise
-stays below the threshold in all bins of all columns.  Then the bound is doubled as long as the count of the next larger
-power of two exceeds 2 sigma, where sigma is the standard deviation of the noise in a count.  If no count of positive
-(or of negative) values exceeds the threshold, their bound is 0.
+To find bounds, clients count their values in bins: a client with n values in a column adds 1 / n to the bin of each of
+these values.  So its update has a norm of sqrt(columns) at most.  Each bin stands for a sign and an exponent k in -20
+.. 40; the bin of a value has the sign of the value and the least k with |value| <= 2^k.
+
+The positive and the negative values of a column have a bound each.  This bound is at first the largest power of two
+whose noisy count exceeds a threshold; with a probability of at least 0.9999, the noise stays below the threshold in all
+bins of all columns.  Then the bound is doubled as long as the count of the next larger power of two exceeds 2 sigma,
+where sigma is the standard deviation of the noise in a count.  If no count of positive (or of negative) values exceeds
+the threshold, their bound is 0.
 
 Limits: a value beyond 2^40 is counted and clipped as 2^40; bounds below 2^-20 are not found.  Values beyond the bounds
-are clipped.  The bin next to a bound may have the clipped values of about 2 sigma clients.  Any bin further away, and
-any bin of a sign with the bound 0, may have the clipped values of about 5 sigma clients.  With few clients, many
-columns or a small budget no bounds can be found, and the query is refused.
+are clipped.  About 2 sigma clients may have such values in the bin next to a bound; about 5 sigma clients in any bin
+further away, and in any bin of a sign with the bound 0.  With few clients, many columns or a small budget no bounds can
+be found, and the query is refused.
 
 `find_ranges` finds the ranges of the numeric columns of a table with a share of the budget.  The ranges, and the run
 that uses them, together cost the given epsilon.  The type of each column (number or text) counts as public; everything
@@ -325,7 +327,7 @@ def _epsilon(cost: ReleaseCost, delta: float) -> float:
 
 
 def choose_columns(rows: Columns, table: Table, wanted: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the columns whose ranges are to be found: `wanted`, or by default all numeric features without a range.
+    """Return the columns to find ranges of: `wanted`, or by default all numeric features without range or categories.
 
     Raise InputError if no column remains, or if a wanted column is absent, holds text or already has a range.
     """
