@@ -16,7 +16,7 @@ SUMMING = {
 
 
 def summing_protocol(name: str) -> SummingProtocol:
-    """Return the summing protocol with a name, as `protocol.use` of a configuration states it.
+    """Return the summing protocol that `protocol.use` of a configuration names.
 
     >>> summing_protocol("secagg+").sparse
     True

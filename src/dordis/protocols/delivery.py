@@ -47,7 +47,7 @@ class Store(Message, frozen=True):
 class DeliveryServer(ProtocolServer[tuple[ClientId, ...]]):
     """The last two steps of a chunk: clients receive its sum and store it; the output is the clients that stored it.
 
-    `summed` returns the sum and `receivers` the clients to send it to; both are called once the sum is known.
+    `summed` returns the sum, and `receivers` the clients to send it to; neither is called before the sum is known.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Distributed noise: a client adds noise to its input before the sum, and the server removes the excess after it.
+"""Distributed noise: clients add noise to their inputs, and the server removes the excess noise from the sum.
 
 The seeds of the noise are secrets that the summing protocol's client issues: the base component comes from a private
 secret, removable components from deposited ones.  Given the survivors, the noise plan says which components are *due*
@@ -165,8 +165,8 @@ class PrivateServer(ChunkedServer[ChunkOutput]):
 class OneDraw:
     """Draws all noise left in a sum at once, for ideal fidelity, where one program plays all parties.
 
-    Independent noises of this law add up to noise of the same law, and their variances add up.  So one draw of the
-    summed variance has the same distribution as the noise of all clients together.
+    Independent noises of one `NoiseLaw` add up to noise of the same law, and their variances add up.  So one draw of
+    the summed variance has the same distribution as the noise of all clients together.
     """
 
     entropy: Entropy = secrets.token_bytes

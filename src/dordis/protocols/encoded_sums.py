@@ -99,7 +99,7 @@ class DecodedChunk:
     """The decoded sum of one chunk of a round."""
 
     values: Floats = field(repr=False)
-    """For a chunk of the update, real units, block after block (`Grid.place`); for a further release, integer units."""
+    """The sum: of the update in real units, block after block (`Grid.place`); of a further release in integer units."""
     survivors: int
 
 
@@ -193,7 +193,7 @@ class DistributedDP:
     ) -> Vector:
         """Return a client's input to the sum from `total`, the exact sum of its quantised records.
 
-        If the mechanism lets clients add noise, the noise is added to `total` in place.  `values` are sums of records.
+        The client's own noise, if any, is added to `total` in place.  `values` are its sums of further releases.
         """
         encoding, records = self.parameters.encoding, self.records
         if records is None:
@@ -248,7 +248,7 @@ class DistributedDP:
         return self._decode_summed(chunk, total, survivors)
 
     def encode_delivered(self, chunk: int, total: Vector) -> bytes:
-        """Return the bytes in which the sum of a chunk is sent to clients; sums of folded updates are quantised."""
+        """Return the sum of a chunk as bytes for clients; chunks of the update are quantised if `delivered_bits` > 0."""
         self._check_length(chunk, total)
         if self.mechanism.delivered_bits and self.further_release(chunk) is None:
             return quantise(total, self.mechanism.grid)
@@ -373,7 +373,7 @@ def check_scheme(parameters: Parameters, mechanism: Mechanism) -> None:
 
 
 def check_block(grid: Grid) -> None:
-    """Raise ParametersRefused if blocks are longer than `block_size`: a short vector could be padded to any size.
+    """Raise ParametersRefused if blocks are longer than `block_size`: they could pad a short vector to any size.
 
     Only vectors below `BLOCKS_FROM` coordinates may have shorter blocks, so that they can have several chunks.
     """

@@ -156,7 +156,7 @@ class OneMessageClient(SummingClient[OneMessageState]):
         return (On(self.opening, self.begin),)
 
     def begin(self, request: Opening) -> BoxedContribution:
-        """Accept the parameters, draw a seed for each helper and the private secrets, and contribute."""
+        """Check the parameters, draw the private secrets and a seed for each helper, and return the contribution."""
         parameters, state = request.parameters, self.state
         if not isinstance(parameters, HelperParameters):
             raise ParametersRefused("the round has no helpers")

@@ -262,7 +262,7 @@ class PlaintextPrediction:
         ensure_enough(self.parameters, _CONTRIBUTE, self._answering(_BEGIN, _CONTRIBUTE))
 
     def check_after_disclosure(self) -> None:
-        """Raise nothing: a secret that its owner does not disclose is not released."""
+        """Raise nothing: the round goes on without the secrets that clients do not disclose."""
 
     def unreleased(self, due: Releases) -> Releases:
         """Return the due secrets of the survivors that leave before they disclose them."""

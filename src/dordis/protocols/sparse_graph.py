@@ -57,7 +57,7 @@ def neighbours(clients: Sequence[ClientId], k: int, seed: bytes) -> dict[ClientI
 
 
 def check_degree(n: int, k: int) -> None:
-    """Raise ParametersRefused unless k is a degree of a circulant graph on n clients: even, or at least n - 1."""
+    """Raise ParametersRefused unless n clients can have k neighbours each: k even and at least 2, or k >= n - 1."""
     if n < 1:
         raise ParametersRefused("a graph has at least one client")
     if k < n - 1 and (k < 2 or k % 2):
@@ -283,8 +283,8 @@ def _falls_apart(n: int, T: int, T_C: int, mode: str, k: int) -> Fraction:
 def _cannot_rebuild(n: int, T: int, k: int, t_k: int) -> Fraction:
     """Return a bound on the probability that some neighbourhood has too few shares left after T dropouts.
 
-    A survivor's self-mask is rebuilt from its own share and its neighbours' shares, the key of a dropped client from
-    its neighbours' shares alone.
+    A survivor's self-mask is rebuilt from the survivor's own share and its neighbours' shares.  The key of a dropped
+    client is rebuilt from its neighbours' shares alone.
     """
     survivor = (n - T) * tail(n - 1, T, k, k + 1 - t_k)
     dropped = T * tail(n - 1, T - 1, k, k - t_k) if T else Fraction(0)

@@ -109,7 +109,7 @@ class SumInput(Protocol):
 
 ChunkResult = TypeVar("ChunkResult")
 VerifyClient = Callable[[int, ClientId, bytes], None]
-"""Takes a round's index, a client and its proof; raises unless it was selected.  For rounds without a list U."""
+"""In rounds without U: takes the round's index, a client and its proof; raises unless the client was selected."""
 
 
 def accept_any_client(index: int, client: ClientId, proof: bytes) -> None:
@@ -127,7 +127,7 @@ def collect(
     check: Callable[[ClientId, Reply], Parsed],
     liars: set[ClientId] | None = None,
 ) -> dict[ClientId, Parsed]:
-    """Return, by client, what `check` returns for the client's reply; add clients whose reply is refused to `liars`."""
+    """Return, by client, the result of `check` on the reply; add to `liars` each client whose reply is refused."""
     accepted: dict[ClientId, Parsed] = {}
     for u, reply in replies:
         if u in accepted or u not in asked:
@@ -166,7 +166,7 @@ class SummingSetup(ProtocolServer[None]):
     run_colluders: int | None = None
     """Largest number of clients that may collude over all rounds of a run; if None, T_C of the round is used."""
     standing: Any = None
-    """What the server recorded about the parties in the run's rounds so far, such as complaints; None: nothing."""
+    """The server's record of the parties over the run's rounds so far, such as complaints; None: no record is kept."""
 
     def output(self) -> None:
         """Return nothing: chunks read the attributes of the set-up."""
@@ -327,7 +327,7 @@ class Prediction(Protocol):
         """Raise if the round fails after the request that lets the server unmask the sum."""
 
     def unreleased(self, due: Releases) -> Releases:
-        """Return the secrets that the server cannot recover, of the secrets `due` that the escrow's rule releases."""
+        """Return which secrets the server cannot recover, out of `due`, the secrets that the escrow's rule releases."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class Vectors(Protocol):
         ...
 
     def remove_noise(self, total: Vector, released: Released, add: AddNoise) -> None:
-        """Subtract the noise of all released seeds, which `add` draws, from the total, in place, modulo 2^32."""
+        """Subtract the noise of all released seeds from the total, in place, modulo 2^32; `add` draws the noise."""
         ...
 
 
@@ -81,7 +81,7 @@ class LocalVectors:
         suite.prg.add_masks(total, added, subtracted, bits, threads=self.threads)
 
     def remove_noise(self, total: Vector, released: Released, add: AddNoise) -> None:
-        """Subtract the noise of all released seeds, which `add` draws, from the total, in place, modulo 2^32."""
+        """Subtract the noise of all released seeds from the total, in place, modulo 2^32; `add` draws the noise."""
         for seed, variance in released:
             add(total, seed, variance, subtract=True)
 

@@ -2,8 +2,8 @@
 
 Each client sends one message; helpers answer four kinds of request.  A client signs a header with the digests of
 everything in its contribution.  Helpers receive headers and their own boxes (seeds encrypted to them); vectors stay
-with the server.  Every client draws one seed for each set of helpers.  From this seed are derived the mask that the
-client adds for the set, and for each removable noise component a *piece* of the component's seed.  The exclusive or of
+with the server.  Every client draws one seed for each set of helpers.  The client derives from this seed the mask that
+it adds for the set, and, for each removable noise component, a *piece* of the component's seed.  The exclusive or of
 the pieces of all sets is the seed of the component.  A set is named by its rank, its index in the property `sets`.
 """
 
@@ -113,7 +113,7 @@ class AgreeOnSurvivors(Message, frozen=True):
 
 
 class Revealed(Message, frozen=True):
-    """The values of the requested sets of helpers, each whole or as a digest; a value is mask sum and noise pieces.
+    """The value of each requested set of helpers, whole or as a digest.  A value is a mask sum and noise pieces.
 
     For the sets whose value was requested whole, `pieces` has the pieces of noise seeds, by rank, and `masks` the mask
     sums, one after the other in the order of ranks.  For all other sets, `digests` has the digest of the value.
@@ -126,7 +126,7 @@ class Revealed(Message, frozen=True):
 
 
 class Reveal(Message, frozen=True):
-    """To helpers: reveal mask sum and noise pieces over U3 of each set in `sets`; True: whole, False: their digest."""
+    """To helpers: reveal the value, over U3, of each set in `sets`: the whole value if True, its digest if False."""
 
     reply: ClassVar = Revealed
     role: ClassVar = Role.HELPER

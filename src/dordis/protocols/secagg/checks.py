@@ -142,7 +142,7 @@ def check_neighbours(members: Set[int], parameters: CohortParameters, me: Client
 
 
 def check_delivered(senders: Set[int], expected: Set[int]) -> None:
-    """Raise ProtocolError unless the ciphertexts are from exactly the expected senders."""
+    """Raise ProtocolError unless the senders (or the receivers) of ciphertexts are exactly the expected clients."""
     if senders != expected:
         raise ProtocolError("the delivered ciphertexts are not from the members of U2")
 

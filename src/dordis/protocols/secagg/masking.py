@@ -137,7 +137,7 @@ def commitment(
 def commitments(
     parameters: CohortParameters, chunk: int, client: ClientId, seed: bytes, deposited: Sequence[bytes]
 ) -> tuple[bytes, ...]:
-    """Return commitments to self-mask seed and deposited secrets; for a masking key, the public key serves as one."""
+    """Return commitments to self-mask seed and deposited secrets; a masking key is committed to by its public key."""
     own = commitment(parameters, chunk, client, "self-mask", 0, seed)
     return (own, *(commitment(parameters, chunk, client, "noise", k, secret) for k, secret in enumerate(deposited)))
 

@@ -44,9 +44,10 @@ class AdvertiseKeys(CohortOpening, frozen=True):
 
 
 class EncryptedShares(Message, frozen=True):
-    """Encrypted shares for each peer, commitments to all shared secrets, and a hash of every share.
+    """Encrypted shares for each peer, commitments to the shared secrets, and a hash of every share.
 
-    Each ciphertext is followed by the hashes of its shares; `hashes` has those of the shares that the sender keeps.
+    A masking key has no commitment here, because its public key serves as one.  Each ciphertext is followed by the
+    hashes of its shares; `hashes` has the hashes of the shares that the sender keeps.
     """
 
     ciphertexts: Annotated[dict[int, bytes], OF_CLIENTS]

@@ -91,7 +91,7 @@ def recover(
 def _by_holders(
     parameters: CohortParameters, held: Mapping[ClientId, DisclosedShares], dealers: Sequence[ClientId]
 ) -> dict[tuple[ClientId, ...], list[ClientId]]:
-    """Return dealers grouped by the clients that disclosed their shares; on the complete graph there is one group."""
+    """Return dealers grouped by the holders that disclosed shares from them; the complete graph has one group."""
     groups: dict[tuple[ClientId, ...], list[ClientId]] = defaultdict(list)
     answered = held.keys()
     everyone = tuple(sorted(answered))
@@ -106,8 +106,8 @@ def _by_fitting(
 ) -> Iterator[tuple[list[int], list[tuple[ClientId, int]], Shares]]:
     """Group secrets by the holders that disclosed right shares of them; yield each group: holders, secrets, shares.
 
-    A share is right if its hash is.  A holder is yielded as its index in `given`, a secret as its dealer and its index
-    among the dealer's secrets.
+    A share is right if its hash is right.  A holder is yielded as its index in `given`, a secret as its dealer and its
+    index among the dealer's secrets.
     """
     if not given:
         yield [], [(u, 0) for u in dealers], np.empty(0, np.uint32)

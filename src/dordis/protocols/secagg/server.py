@@ -3,7 +3,7 @@
 In stages 2 to 5 the server adds up the inputs, removes the masks, and obtains the *due* secrets: the deposited secrets
 that the rule of the escrow releases, given the survivors.  The server adds each upload to the sum as it arrives.  So
 it holds one vector for each open chunk, and none for each client.  `SecAggPrediction` computes the outcome of a round
-for given dropouts without masks or messages: the same U3, noise and failures.
+from its dropouts, without masks or messages: the survivors (U3), unreleased secrets and failures of the real round.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

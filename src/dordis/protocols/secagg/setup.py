@@ -106,7 +106,7 @@ class SetupServer(SummingSetup):
         return reply
 
     def deliver_shares(self) -> Flow:
-        """End of stage 1: send each client in U2 its ciphertexts and hashes; the round fails if one accuses a peer."""
+        """End of stage 1: send each client in U2 its ciphertexts and hashes; any accusation makes the round fail."""
         u2 = self.shares
         members = self.parameters.pack(u2)
         replies = yield {v: DeliverShares(members, self._addressed_to(v)) for v in u2}
@@ -146,7 +146,7 @@ class SetupServer(SummingSetup):
         return np.fromiter(map(eq, shown, promised), np.bool_, len(wanted))
 
     def holdings(self, v: ClientId) -> tuple[ClientId, ...]:
-        """Return the members of U2 of whose secrets client v holds shares: v itself and its neighbours."""
+        """Return the members of U2 that shared their secrets with client v: its neighbours, and v itself."""
         return tuple(sorted(self.parameters.neighbourhoods[v] & self.shares.keys()))
 
     def masking_key(self, u: ClientId, chunk: int) -> bytes:
