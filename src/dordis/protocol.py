@@ -31,9 +31,8 @@ class Role(Enum):
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """A message on the wire: a frozen value of numbers, strings, bytes and maps.
+    """A message on the wire: a frozen value of numbers, strings, bytes, maps and nested structs.
 
-    Messages have no lists, because a decoder allocates the announced length of a list before it reads the content.
     Maps are sorted by key, so that a message has only one encoding.
     """
 
