@@ -11,8 +11,9 @@ LANES = 16
 STAIR = 16
 """Number of cells in a *stair*, a 32-bit word of the table that maps cells to the numbers of their nodes.
 
-The upper half of the word is the node number of the stair's first cell.  Bit i of the lower half is 1 if the node
-number of cell i is one more than that of cell i - 1, and 0 if both are equal.  The table fits the first-level cache.
+The upper half of the word is the node number of the stair's first cell, cell 0.  For i from 1 to 15, bit i of the lower
+half is 1 if the node number of cell i is one more than that of cell i - 1, and 0 if both are equal; bit 0 is always 0.
+The table fits the first-level cache.
 """
 
 _BIT, _SHORT, _WORD, _ADDRESS = (ir.IntType(bits) for bits in (1, 16, 32, 64))
