@@ -1,8 +1,8 @@
 """T_C, the largest number of colluders in a round, derived from the colluders of the whole registry.
 
-A malicious server can make many manifests, which give different draws of clients, and use the manifest that suits it
-best.  T_C is planned for 2^64 manifests.  So the chance that one draw has more than T_C colluders must be at most
-2^-104: then the chance that any of 2^64 draws has more is at most 2^-40.
+The chance that a draw of clients has more than T_C colluders must be at most 2^-40.  A malicious server can make many
+manifests, which give different draws, and use the manifest that suits it best.  In the malicious mode T_C is planned
+for 2^64 manifests: the chance for one draw is at most 2^-104, and so the chance for any of 2^64 draws at most 2^-40.
 """
 
 from bisect import bisect_left

@@ -145,7 +145,7 @@ class UniformSelection:
         return select_at_least(self.least, shuffle(sorted(set(available)), stream)[: self.count])
 
     def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
-        """Raise in the malicious mode, or if this client is not among the clients U of the round."""
+        """Raise if the mode is malicious, U lacks this client, or a round without U may sum fewer than `least` clients."""
         check_semi_honest(parameters.mode)
         if isinstance(parameters, CohortParameters):
             check_member(parameters, me)
@@ -201,7 +201,7 @@ class OpenArrival:
 
 
 def arrival_order(seed: bytes, index: int, clients: Collection[ClientId]) -> tuple[ClientId, ...]:
-    """Return the clients in the order in which they come to a simulated round: random, by seed and round index."""
+    """Return the clients in the order in which they come to a simulated round, drawn from seed and round index."""
     check_index(index)
     stream = prg.Stream.from_bytes(kdf.expand(seed, b"dordis/v1/arrival/%d" % index, prg.STREAM_BYTES))
     return tuple(shuffle(sorted(set(clients)), stream))

@@ -204,7 +204,7 @@ def is_starved(clients: int, per_round: int, rounds: int, cap: int, least: int, 
 
 
 def working_cap(clients: int, per_round: int, rounds: int, cap: int, least: int, tries: int) -> int | None:
-    """Return the least participation cap, at least `cap`, with which the last round is not starved (`is_starved`)."""
+    """Return the least cap, `cap` or above, with which the last round is not starved (`is_starved`), or None."""
     caps = range(cap, rounds + 1)
     return next((c for c in caps if not is_starved(clients, per_round, rounds, c, least, tries)), None)
 
