@@ -145,7 +145,7 @@ class UniformSelection:
         return select_at_least(self.least, shuffle(sorted(set(available)), stream)[: self.count])
 
     def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
-        """Raise if the mode is malicious, U lacks this client, or a round without U may sum fewer than `least` clients."""
+        """Raise in the malicious mode, if U lacks this client, or if a round without U allows too small a sum."""
         check_semi_honest(parameters.mode)
         if isinstance(parameters, CohortParameters):
             check_member(parameters, me)
