@@ -340,7 +340,7 @@ class FullRounds:
         return ready
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
-        """Run the summing protocol with the ready clients or, without a fixed list, with all that contribute."""
+        """Run the summing protocol: with the ready clients or, if the protocol has no client list, all contributors."""
         if agreed.invitation is not None:
             self._invited = agreed.invitation.clients
             self._departures.begin(agreed.parameters.index, self._invited)

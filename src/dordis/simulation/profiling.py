@@ -263,9 +263,8 @@ def zero_population(simulated: SimulatedJob, design: RoundPlan, identities: Iden
 def rehearse(simulated: SimulatedJob) -> RehearsalCosts:
     """Return the estimated costs of a round.
 
-    Measured are one round with updates of zeros, and one training of one client, whose update is discarded.
-
-    If the application has updates of several lengths, the round has updates of the largest length.
+    The costs are measured in one round with updates of zeros, and in one training of the first client, whose update is
+    discarded.  If the application has updates of several lengths, the round has updates of the largest length.
     """
     job = simulated.job
     n, kept = job.design.setting.clients, job.design.setting.summed_dim
@@ -290,7 +289,8 @@ def rehearse(simulated: SimulatedJob) -> RehearsalCosts:
 def _missed(simulated: SimulatedJob, model: int) -> int | None:
     """Return the bytes of the sum of one missed round, with which a client brings its model up to date.
 
-    Return None if clients cannot compute the model from sums, or if the model, of `model` bytes, is not larger.
+    Return None if clients cannot compute the model from sums, or if the model, which has `model` bytes, is not larger
+    than the sum.
     """
     design, follows = simulated.job.design, simulated.client(ClientId(1)).follows
     if not (follows and design.mechanism.is_decoded_by_chunk):

@@ -64,7 +64,7 @@ class SimulatedJob:
         return Run.resume(self.job, home, path)
 
     def succeed(self, predecessor: Path, root: Path, config: str) -> Run:
-        """Start a run under `root` that continues `predecessor`; clients of both runs keep their keys."""
+        """Start a run under `root` that continues the run at `predecessor`; the clients keep their keys."""
         home = self.home(Identities.read(predecessor, self.ids, self.job.protocol.helper_ids))
         return Run.succeed(self.job, home, root, config, predecessor)
 
