@@ -248,7 +248,7 @@ class DistributedDP:
         return self._decode_summed(chunk, total, survivors)
 
     def encode_delivered(self, chunk: int, total: Vector) -> bytes:
-        """Return the sum of a chunk as bytes for clients; sums of updates are quantised if `delivered_bits` is not 0."""
+        """Return the sum of a chunk as bytes for clients; sums of updates are quantised if `delivered_bits` > 0."""
         self._check_length(chunk, total)
         if self.mechanism.delivered_bits and self.further_release(chunk) is None:
             return quantise(total, self.mechanism.grid)

@@ -145,7 +145,7 @@ class UniformSelection:
         return select_at_least(self.least, shuffle(sorted(set(available)), stream)[: self.count])
 
     def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
-        """Raise in the malicious mode, if U lacks this client, or if a round without U allows too small a sum."""
+        """Raise in the malicious mode, if U lacks this client, or if a round without U allows too few clients."""
         check_semi_honest(parameters.mode)
         if isinstance(parameters, CohortParameters):
             check_member(parameters, me)
