@@ -139,7 +139,7 @@ def skellam_rdp(orders: Orders, l2_squared: float, l1: float, variance: float) -
 def discrete_gaussian_distance(clients: int, scale: float) -> float:
     """Return tau = 10 sum over k = 1..n-1 of exp(-2 pi^2 g^2 k / (k + 1)), with n = `clients` and g = `scale`.
 
-    It bounds the distance between the sum of n discrete Gaussians of scale g and one discrete Gaussian.
+    It bounds the max-divergence between a sum of n discrete Gaussians of scale g and one of scale sqrt(n) g.
     """
     k = np.arange(1, clients, dtype=np.float64)
     return float(10 * np.exp(-2 * (math.pi * scale) ** 2 * k / (k + 1)).sum())
@@ -223,7 +223,7 @@ def guarantee(event: Event, delta: float, orders: Sequence[int] = ORDERS, distan
 
 
 def _smaller_divergences(event: Event) -> Floats:
-    """Return the sum of all releases' Renyi divergences: for each, the smaller of the noise's and theta^2's bounds."""
+    """Return the sum of all releases' Renyi divergences; each is the smaller of its two bounds, see the module."""
     match event:
         case Repeated(inner, count):
             return _smaller_divergences(inner) * count
@@ -276,7 +276,7 @@ def epsilon_spent(
 
 @dataclass(frozen=True)
 class ParticipationSchedule:
-    """The rounds of a run, in each of which `per_round` of `population` clients take part, and how they are accounted.
+    """The rounds of a run, in each of which `per_round` of `population` clients take part, and their accounting.
 
     `accounting` says what one client is charged.  With `cap` it is charged as many rounds as the participation cap,
     which every client enforces itself; with `all-rounds`, all rounds; with `paper`, all rounds by Renyi divergences at
@@ -289,8 +289,8 @@ class ParticipationSchedule:
     rounds: int
     accounting: str = CAP
     cap: int | None = None
-    """The participation cap of open arrival; None for a balanced schedule, whose cap is ceil(R n / N) for R rounds
-    with n of N clients."""
+    """The participation cap, if the configuration sets one (for open arrival or selection by VRF); None for the
+    default, ceil(R n / N) for R rounds with n of N clients."""
 
     def __post_init__(self) -> None:
         if self.cap is not None and self.cap < 1:

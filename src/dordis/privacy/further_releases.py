@@ -47,7 +47,7 @@ class FurtherValue:
 
 
 class FurtherRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A further release as the parameters of a round state it; the number 1 of a value is encoded as `scale`."""
+    """A further release as the parameters of a round state it; a number 1 in a value is encoded as `scale`."""
 
     name: str
     scale: int
@@ -56,7 +56,7 @@ class FurtherRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def sensitivity(self) -> Sensitivity:
-        """Return the largest change of the sum by one client, in integer units."""
+        """Return the largest change of the sum by one client (or record, if that is the unit), in integer units."""
         return Sensitivity((self.scale * self.bound) ** 2, self.length)
 
     def encode(self, value: npt.ArrayLike, bits: int) -> Vector:
@@ -157,11 +157,11 @@ def plan_release(
     headroom: float = 4.0,
     kappa: Fraction = Fraction(1),
 ) -> PlannedRelease:
-    """Plan a release with this noise multiplier, at the largest scale at which values and noise fit `bits` bits.
+    """Plan a release with this noise multiplier, at the largest possible scale up to `LARGEST_SCALE`.
 
-    `kappa` is the variance left in the sum divided by the planned variance.  The ring must hold all clients' values and
-    `headroom` standard deviations of the noise.
-    Raise InputError if no scale fits.
+    The ring of `bits` bits must hold all clients' values and `headroom` standard deviations of the noise, and the
+    sampler must be able to draw the noise.  Raise InputError if no scale meets these conditions.  `kappa` is the
+    variance left in the sum divided by the planned variance.
 
     >>> plan_release(FurtherValue("correct answers", 0.1), multiplier=5.0, clients=100, bits=16)
     PlannedRelease(release=FurtherRelease(name='correct answers', scale=273, length=1, bound=1), \

@@ -170,8 +170,8 @@ def plan_for_cost(setting: Setting, allowance: float) -> Plan:
 def _record_plan(setting: Setting, sampled: RecordSampling, allowance: float) -> Plan:
     """Return the plan with records as the unit of privacy.
 
-    The scale makes rounding errors negligible.  If the sampler cannot draw the noise that this scale needs, the scale
-    is halved until it can.
+    The first scale that is tried makes rounding errors negligible.  If the sampler cannot draw the noise that a scale
+    needs, the scale is halved.
     """
     largest = setting.ring(MOST_BITS).largest
     wanted, part = fine_scaled_clip(setting.padded), allowance * (1 - setting.share)
@@ -205,8 +205,8 @@ def _record_plan(setting: Setting, sampled: RecordSampling, allowance: float) ->
 def record_scale(setting: Setting, sampled: RecordSampling, variance: Callable[[float], float]) -> float:
     """Return s c, the scale times the clip bound, for sums of records that fit 32 bits together with their noise.
 
-    The scale makes rounding errors negligible, and is halved until the sums fit.  `variance` returns the variance of
-    the noise in integer units for a given s c.  Raise InputError if no scale fits.
+    The first scale that is tried makes rounding errors negligible; it is halved until the sums fit.  `variance` returns
+    the variance of the noise in integer units for a given s c.  Raise InputError if no scale fits.
     """
     wanted = fine_scaled_clip(setting.padded)
     while True:

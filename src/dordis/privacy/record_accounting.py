@@ -25,8 +25,8 @@ from dordis.privacy import accounting, gdp
 WORD = 2**32
 """The sampling probability p is a multiple of 2^-32: a record is sampled if a uniform 32-bit word is below p 2^32."""
 BETA, OVERFULL = 2.0**-60, 2.0**-80
-"""Bounds on two probabilities, for one client in one event: BETA, that a rounded sum exceeds its norm bound; OVERFULL,
-that a sample exceeds its cap."""
+"""Bounds on two probabilities, for one client in one event: BETA, that one record changes the rounded sum by more than
+the bound on this change; OVERFULL, that a sample exceeds its cap."""
 LEAST_DELTA = 1e-10
 """Least delta with records as the unit of privacy: below it, errors of the numerical composition would matter."""
 LEAST_RETRIES, RETRIES = 2, 0.02
@@ -37,7 +37,7 @@ _NODES = 4001
 
 
 class SampledEvents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The releases of a run in which one record may be included: `events` releases, each of a new Poisson sample.
+    """The releases of a run that may depend on one given record: `events` releases, each of a new Poisson sample.
 
     `sampling` is p 2^32, a whole number, and `theta_squared` is the theta^2 of one event for a given sample.
     `distance` is the total variation distance between the noise drawn in one event and the law that is analysed.
@@ -118,8 +118,9 @@ def count_events(rounds: int) -> int:
 def epsilon(plan: SampledEvents, delta: float, clients_per_person: int = 1) -> float:
     """Return the epsilon of a plan at `delta`, for a person with one record at each of `clients_per_person` clients.
 
-    Two things are taken off `delta`: the probability that rounding fails, 2^-60 for each event and each record of the
-    person; and (1 + e^epsilon) times the total variation distance that comes from noise tables and sample caps.
+    Two things are taken off `delta`.  One is the probability that a record changes a rounded sum by more than its bound,
+    2^-60 for each event and each record of the person.  The other is (1 + e^epsilon) times the total variation distance
+    that comes from noise tables and sample caps.
     """
     return epsilon_of_plans((plan,), delta, clients_per_person)
 
@@ -193,6 +194,8 @@ def _event(plan: SampledEvents, persons: int) -> object:
 def calibrate(epsilon: float, delta: float, sampling: int, events: int, distance: float = 0.0) -> SampledEvents:
     """Return the plan with the largest theta^2 whose events are together within (epsilon, delta).
 
+    Raise InputError if `delta` is too small for `distance`, the total variation distance of the noise of one event.
+
     >>> plan = calibrate(6.0, 1e-5, sampling_word(500 / 10_000), 400)
     >>> round(plan.multiplier, 2)
     1.06
@@ -237,7 +240,7 @@ def _largest(excess: Callable[[float], float], low: float, high: float) -> float
 
 
 def default_order(epsilon: float, delta: float) -> float:
-    """Return the Renyi order at which an owner's budget adds up runs by default: 1 + 1.5 ln(1/delta) / epsilon."""
+    """Return the default order of an owner's budget for adding Renyi divergences: 1 + 1.5 ln(1/delta) / epsilon."""
     return 1 + 1.5 * math.log(1 / accounting.check_delta(delta)) / accounting.check_epsilon(epsilon)
 
 

@@ -8,10 +8,10 @@ clip bound c, and the largest norm C_q of a quantised record, the steps are:
 3. Y = H (signs X) for each block, with public random signs and the unnormalised Walsh-Hadamard matrix H of size B.
 4. r = (Y + u) >> k with a dither u, uniform in {0 .. 2^k - 1}^d.  The result is r mod 2^b.
 
-The dither is drawn once, whatever the norm of r, and no record is refused.  If the other records are fixed, record i
-changes r by a stochastic rounding of H q_i / 2^k.  The norm of H q_i / 2^k is at most sqrt(B) C_q / 2^k, here called
-s c: the clip bound times the scale s.  `sensitivity` returns a bound on the norm of the change of r, which the change
-exceeds with a probability of at most 2^-60 over the dither.
+The dither is never drawn again, however large the norm of r is, and no record is left out because of this norm.  If the
+other records are fixed, record i changes r by a stochastic rounding of H (signs q_i) / 2^k.  The norm of this vector
+before rounding is at most sqrt(B) C_q / 2^k, here called s c: the clip bound times the scale s.  `sensitivity` returns
+a bound on the squared norm of the change of r, which is exceeded with a probability of at most 2^-60 over the dither.
 """
 
 import math
@@ -173,7 +173,7 @@ def encode_sum(total: Integers, grid: Grid, shift: int, public_seed: bytes, seed
     """Return the exact sum of quantised records as a vector over the ring, without noise.
 
     The signs come from the public seed of the round, and the dither comes from `seed`, which the client draws anew for
-    each sum.  Raise InputError if the type or the length of `total` is wrong.
+    each sum.  Raise InputError if the type or the length of `total` is wrong, or if the grid folds updates.
     """
     if total.dtype != np.int64 or total.shape != (grid.dim,) or grid.buckets:
         raise InputError(f"a sum of records has {grid.dim} 64-bit integers, and is never folded")

@@ -107,7 +107,10 @@ def l1_bound(l2: float, dim: int) -> float:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The largest change of a sum by one client; `squared` is Delta2^2, the change's largest squared l2-norm."""
+    """The largest change of a sum by one client, or by one record if that is the unit of privacy.
+
+    `squared` is Delta2^2, the largest squared l2-norm of the change.
+    """
 
     squared: int
     dim: int
@@ -222,7 +225,10 @@ def largest_scale(ring: Ring, enough: Enough) -> float:
 
 
 def scale_for_sigma(ring: Ring, sigma: float) -> float:
-    """Return the largest scale at which noise of standard deviation `sigma`, in real units, fits the ring."""
+    """Return the largest scale at which noise of standard deviation `sigma`, in real units, fits the ring.
+
+    Raise InputError if rounding errors alone fill the ring.
+    """
     if ring.capacity <= 0:
         wider = (b for b in range(ring.bits + 1, MOST_BITS + 1) if replace(ring, bits=b).capacity > 0)
         raise InputError(_describe_too_few_bits(ring, next(wider, None)))

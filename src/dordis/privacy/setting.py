@@ -16,7 +16,7 @@ from dordis.privacy.xnoise_components import NoisePlan, Scheme, default_toleranc
 
 LONGEST = 2**31
 FEW = 10
-"""With records as the unit of privacy and so few clients in a round, T is by default n - t: all but the threshold."""
+"""With records as the unit of privacy and at most this many clients in a round, T is by default n - t."""
 PROBE = Fraction(2**30)
 """A central variance so large that rounding its components to the grid of 2^-20 changes them by at most 2^-50 of it."""
 SPARE = 1 - 2e-9
@@ -37,8 +37,9 @@ class Setting:
     (`dordis.privacy.projection`), or 0 if they are not folded.  `sparse` says whether clients share masks on a sparse
     graph, as in SecAgg+.  `records` says how records are sampled, if they are the unit of privacy.
 
-    Fields that are None have these defaults: `bits`, as many as are useful; `delta`, min{N^-1.1, 10^-5}; `threshold`,
-    `default_threshold`; `tolerance`, see the property `T`; `reserve`, the tolerance.
+    Fields that are None have these defaults: `bits`, as many as are useful; `delta`, min{N^-1.1, 10^-5}, where N is the
+    number of clients, or of records if they are the unit of privacy; `threshold`, `default_threshold`; `tolerance`, see
+    the property `T`; `reserve`, the tolerance.
     """
 
     participation: ParticipationSchedule
@@ -209,8 +210,9 @@ class Setting:
     def allowance(self, epsilon: float) -> float:
         """Return the allowance of a round: the theta^2 that it may cost a client within the budget `epsilon`.
 
-        The total variation distance of the noise from its law is counted twice, because failed rounds add to it.  This
-        distance may take at most half of delta; if it takes more at a large `epsilon`, a smaller epsilon is planned.
+        With clients as the unit of privacy, the total variation distance of the noise from its law is counted twice,
+        because failed rounds add to it.  This distance may take at most half of delta; if it takes more at a large
+        `epsilon`, a smaller epsilon is planned.
         """
         delta, distance = self.noise_delta, 2 * self.distance
         if self.records is not None:

@@ -6,7 +6,7 @@ floating point, so every platform builds the same table, and the server can draw
 sample is exactly P / 2^128; its total variation distance from Skellam(v) is at most (2N + 1) 2^-128 + 2^-172, where N
 is `support_bound(v)`.
 
-*Nodes* are the multiples H w of a width w = 2^k.  The *hat* of a node is a triangle of mass that falls to 0 at the two
+*Nodes* are all multiples of a width w = 2^k.  The *hat* of a node is a triangle of mass that falls to 0 at the two
 neighbouring nodes; the node has one cell for each 2^-16 of this mass.  The *residual* is the pmf minus all hats.
 Sample i takes its cell, and so its node, from bytes 2i and 2i + 1 of one keystream.  It takes its distance from the
 node, under the hat, from the same bytes of a second keystream.  So drawing can start at any sample.  The cells after
@@ -150,7 +150,7 @@ def _total(rows: npt.NDArray[np.uint64]) -> int:
 
 
 def support_bound(variance: Fraction) -> int:
-    """Return N such that the pmf of Skellam(variance) rounds to 0 from N on; N bounds the size of a table."""
+    """Return N such that the pmf of Skellam(variance) is below 2^-128 from N on; N bounds the size of a table."""
     return 43 + isqrt(41**2 + 240 * -(-variance.numerator // variance.denominator))
 
 

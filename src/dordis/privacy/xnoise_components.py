@@ -47,10 +47,10 @@ class NoisePlan:
     """The noise components that each of n clients adds in a round, and the rule by which components are removed.
 
     `variance` is sigma*^2, the central variance: the noise variance that epsilon is computed from.  `tolerance` is T,
-    the largest number of dropouts with which this target holds; `colluders` is T_C, the number of clients whose noise
-    the server may know.  `fraction` is c of the scheme `single`: the removable component has variance v / c, where v is
-    the variance that a survivor should leave in the sum.  `reserve` is the number of dropouts for which the scheme
-    `conservative` provides.
+    the largest number of dropouts with which XNoise keeps this variance.  `colluders` is T_C, the number of clients
+    whose noise the server may know.  `fraction` is c of the scheme `single`: the removable component has variance
+    v / c, where v is the variance of all noise that one client adds.  `reserve` is the number of dropouts for which the
+    scheme `conservative` provides.
 
     >>> plan = NoisePlan(Scheme.SINGLE, clients=10, tolerance=4, colluders=1, variance=Fraction(100))
     >>> plan.charged_variance(range(10), context=b"") == plan.charged_variance(range(6), context=b"") >= 100
@@ -124,7 +124,7 @@ class NoisePlan:
 
     @cached_property
     def _unit(self) -> Fraction:
-        """Return v / c, rounded up, of the scheme `single`; v is the variance a survivor should leave in the sum."""
+        """Return v / c, rounded up, of the scheme `single`; v is the variance of all noise that one client adds."""
         v = self.kappa * self.variance / (self.clients - self.tolerance)
         return round_up_variance(v / (self.fraction if self.tolerance else 1))
 
@@ -137,7 +137,8 @@ class NoisePlan:
         """Return the due components: for each of the survivors, U3, the removable components whose seeds are disclosed.
 
         `context` is a result of `removal_context`.  With the scheme `single`, a hash of `context` and of a survivor's
-        id decides whether the survivor's component is due.  Raise InputError if the survivors are not possible.
+        id decides whether the survivor's component is due.  Raise InputError if a survivor is listed twice, or if there
+        are more survivors than clients of the round.
         """
         if len(set(survivors)) != len(survivors) or len(survivors) > self.clients:
             raise InputError(f"a round of {self.clients} clients has at most as many survivors, each listed once")

@@ -40,7 +40,7 @@ _AGREE = 1 - 1e-9  # relative slack: machines may compute slightly different bou
 
 
 class NoiseFrom(Enum):
-    """The parties that add the noise; they decide whom a client has to trust."""
+    """Which parties add the noise.  Whom a client has to trust depends on it."""
 
     CLIENTS = "clients"
     """All clients together: each adds a share."""
@@ -70,7 +70,8 @@ class Mechanism(msgspec.Struct, frozen=True):
     """Encodes updates as vectors over the ring, decodes their sums, and states the release that the ledger charges.
 
     `clip` is c, the largest norm of an update in real units.  `sensitivity` is Delta2^2, the largest squared norm of an
-    encoded update in integer units.  A value of 0 means that the mechanism has no such bound.
+    encoded update in integer units.  A value of 0 means that the mechanism has no such bound.  With records as the unit
+    of privacy, `clip` bounds the gradient of a record, and `sensitivity` the change of the sum by a record.
     """
 
     grid: Grid
@@ -88,13 +89,13 @@ class Mechanism(msgspec.Struct, frozen=True):
     It is False if the protocol adds all noise of the mechanism: then the ledger computes the costs itself.
     """
     only_renyi: ClassVar[bool] = False
-    """Whether only Renyi divergences of the noise are known: plans then use these, and owners cannot count costs."""
+    """Whether only Renyi divergences of the noise are known: plans then use these, and owners can count no theta^2."""
     may_fold: ClassVar[bool] = False
     """Whether updates may be folded; False if the noise is added to unfolded updates, or to the unfolded sum."""
     sums_records: ClassVar[bool] = False
     """Whether the mechanism is analysed for exact sums of sampled records."""
     in_ring: ClassVar[bool] = True
-    """Whether the noise is in the integers; if not, ideal simulations sum updates without rounding them."""
+    """Whether sums over the ring contain noise; if not, ideal simulations sum updates without rounding them."""
     description: ClassVar[str] = ""
     """Description of the noise, for the privacy statement."""
 
@@ -130,7 +131,7 @@ class Mechanism(msgspec.Struct, frozen=True):
 
     @property
     def rounding(self) -> str:
-        """Return how clients round their encoded updates, `stochastic` or `nearest`; folded rounds state it."""
+        """Return how clients round updates, `stochastic` or `nearest`; parameters state it if updates are folded."""
         return encoding.choose_rounding(self.grid, self.clip or math.inf)
 
     @property
@@ -210,7 +211,7 @@ def grid_from_plan(plan: Plan) -> Grid:
 
 
 def wide_grid(setting: Setting, sigma: float) -> Grid:
-    """Return a 32-bit grid for sums under noise of standard deviation `sigma`, with a headroom of `WIDE`."""
+    """Return a 32-bit grid with headroom `WIDE` for sums under noise of standard deviation `sigma` in real units."""
     ring = replace(setting.ring(MOST_BITS), headroom=WIDE, largest=math.inf)
     return Grid(setting.dim, setting.block, scaling.scale_for_sigma(ring, sigma), MOST_BITS)
 

@@ -59,7 +59,7 @@ def discrete_gaussian_noise(seed: bytes, variance: Fraction | int, dim: int) -> 
     """Return `dim` samples, a function of the seed: x has a probability proportional to exp(-x^2 / (2 variance)).
 
     `variance` is the square of the scale g, a multiple of 2^-20 from 1/4 to 10^10.  The variance of the samples is
-    smaller than `variance`: by 14 % at 1/4, and by 10^-6 at 1.
+    smaller than `variance`: by 14 % at 1/4, and by 0.00002 % at 1.
 
     >>> discrete_gaussian_noise(bytes(range(32)), 4, 8).tolist()
     [-2, -4, -3, 3, -1, 2, -2, 3]
@@ -82,7 +82,7 @@ def discrete_gaussian_noise(seed: bytes, variance: Fraction | int, dim: int) -> 
 def discrete_gaussian_masses(variance: Fraction | int) -> list[int]:
     """Return the probabilities p(x) of x = 0, 1, 2, .. times 2^127, as integers, up to the last positive one.
 
-    They satisfy p(x + 1) / p(x) = q^(2 x + 1) with q = exp(-1 / (2 variance)).
+    Before rounding, p(x + 1) / p(x) = q^(2 x + 1) with q = exp(-1 / (2 variance)).
     """
     weights = list(_weights(_check_share_variance(variance)))
     total = weights[0] + 2 * sum(weights[1:])
