@@ -35,7 +35,7 @@ CONFIDENCE = 3.0
 REMEMBERED = 10
 """Rounds over which the alignment is averaged."""
 LEAST_BUCKETS = 1024
-"""`auto` and `adaptive` never choose fewer: it would hardly save more, and norms of folded updates would vary too much."""
+"""`auto` and `adaptive` choose no fewer: it would hardly save more, and norms of folded updates would vary too much."""
 LEAST_SAVING = 0.1
 """Least fraction of the upload that folding must save."""
 

@@ -118,7 +118,7 @@ def count_events(rounds: int) -> int:
 def epsilon(plan: SampledEvents, delta: float, clients_per_person: int = 1) -> float:
     """Return the epsilon of a plan at `delta`, for a person with one record at each of `clients_per_person` clients.
 
-    Two things are taken off `delta`.  One is the probability that a record changes a rounded sum by more than its bound,
+    Two things are taken off `delta`.  One is the probability that a record changes a rounded sum beyond its bound,
     2^-60 for each event and each record of the person.  The other is (1 + e^epsilon) times the total variation distance
     that comes from noise tables and sample caps.
     """
