@@ -47,11 +47,11 @@ class PrivateAnswer:
     """The fields of every private statistic: its guarantee, and facts about the round that computed it.
 
     `epsilon` and `delta` are the privacy cost of the whole query.  `epsilon_for_bounds` is the epsilon of the search
-    for bounds alone, at the same delta; it is 0 if the caller gave bounds.  `clients` is the number of
-    clients, of which `dropped` dropped out; the values of these dropouts are not in the answer.  The guarantee holds
-    against a server of the kind `mode` that colludes with `colluders` of the clients.  `fidelity` says how the round
-    was simulated.  `sum_check` is the result of the check for impossible sums (`dordis.rounds.impossible_sums`):
-    `passed`, or `vacuous` if garbage would have passed too.
+    for bounds alone, at the same delta; it is 0 if the caller gave bounds.  `clients` is the number of clients;
+    `dropped` of them dropped out, and the values of these dropouts are not in the answer.  The guarantee holds against
+    a server of the kind `mode` that colludes with `colluders` of the clients.  `fidelity` says how the round was
+    simulated.  `sum_check` is the result of the check for impossible sums (`dordis.rounds.impossible_sums`): `passed`,
+    or `vacuous` if garbage would have passed too.
     """
 
     epsilon: float

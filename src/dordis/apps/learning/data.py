@@ -266,7 +266,7 @@ class Natural(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
 
 
 class Merge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="merge"):
-    """Each client has the data of `keys` keys (in the paper: of 3 writers); with `some`, keys may be left out."""
+    """Each client has the data of `keys` keys (3 writers in the paper); with `some`, keys may be left out."""
 
     keys: int = 3
     some: bool = False

@@ -27,7 +27,7 @@ class Settings(Training, frozen=True):
     data: str = DIGITS
     """Name of a data set, or the path of a file or folder."""
     data_dir: str = ""
-    """Folder with the files of a named data set; if not set, the files are downloaded (not possible for LEAF's)."""
+    """Folder with the files of a named data set; if empty, they are downloaded (LEAF's files cannot be downloaded)."""
     client: str | None = None
     """Column that names the client of a row, for a CSV file without `table`."""
     label: str | None = None

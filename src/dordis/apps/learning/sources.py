@@ -67,7 +67,7 @@ class Remote:
 
 
 def fetch(remote: Remote, folder: Path) -> Path:
-    """Return the path of a file in `folder`; download it if it is missing, and check its size and SHA-256 anyway."""
+    """Return the path of a file in `folder`, downloaded if it was missing; always check its size and SHA-256."""
     path = folder / remote.name
     if path.is_file():
         check_download(path, remote)

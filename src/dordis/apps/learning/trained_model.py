@@ -68,7 +68,10 @@ class TrainedModel:
         return self.parameters if self.model is None else self.model.trained(self.parameters)
 
     def scores(self, rows: Any) -> Floats:
-        """Return the scores of rows: one for each class, or predictions scaled to -1..1 for a regression on a table."""
+        """Return the scores of rows: one for each class, or the predicted numbers of a regression.
+
+        In a regression on a table the range of a label is scaled to -1..1.
+        """
         if self.model is None:
             kind = self.description.kind if self.description else "the model"
             raise InputError(f"the class of the model, {kind}, is not stored: pass it, dordis.load(path, model=...)")

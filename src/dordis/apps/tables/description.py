@@ -35,7 +35,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     all other values.  The task is a classification if the label has categories, and a regression if it has a range.
     `gaps` says how to treat an empty cell, for all columns or by column: "refuse" it, "skip" its row, "indicator" (mark
     it in a new column), or a public value to insert.  In a feature with categories, "refuse" and "indicator" encode an
-    empty cell like all other values.  In a label, every treatment but "refuse" skips the row.
+    empty cell like a value that is not listed.  In a label, every treatment but "refuse" skips the row.
 
     >>> Table(label="ill", ranges={"age": (0, 120)}, categories={"ill": ("no", "yes")}).target
     'classification'

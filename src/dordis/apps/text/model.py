@@ -2,8 +2,8 @@
 
 A text is stored as pairs of tokens: a token and the token that follows it.  The vocabulary is public: a given list, or
 the words of held-out users, who are not clients.  A vocabulary made from the clients' own texts would disclose their
-words without noise, and a perplexity on these texts would be published without noise.  So the vocabulary users and the
-test users are two disjoint groups of held-out users.
+words without noise, and a perplexity on these texts would be published without noise.  So two disjoint groups of
+held-out users give the vocabulary and the test texts.
 
 Clients count words in a first pass, and words and pairs of frequent words in a second.  The lift of a pair is its
 probability divided by the product of the probabilities of its two words.  The probabilities of words and the lifts are
