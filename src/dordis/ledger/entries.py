@@ -133,7 +133,10 @@ class Completed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fie
 
 
 class RunCharged(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="run"):
-    """Another run over the same data is charged as a whole to every client; a later line on that run replaces this."""
+    """Another run over the same data is charged as a whole to every client.
+
+    A later line about that run replaces this line.
+    """
 
     previous: str
     run: str
