@@ -92,7 +92,7 @@ class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes from all clients; None if no messages were sent."""
     down: int | None
     wanted: float | None
-    """Planned central variance, sigma*^2, in squared integer units; None without noise."""
+    """The noise variance from which epsilon was planned, sigma*^2, in squared integer units; None without noise."""
     left: float | None
     """Variance of the noise left in the sum of the chunk with the least `charged`."""
     charged: float | None
@@ -131,7 +131,7 @@ class RoundMetrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RunOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The end of a run; `stopped`: `rounds` (all finished), `budget` (used up), `failed` (a round) or `interrupted`.
+    """The end of a run, for the reason `stopped`: all `rounds` finished, `budget` used up, `failed` or `interrupted`.
 
     `epsilon` is the stated epsilon (`ledger.stated_epsilon`), `spent` the largest epsilon spent by a client.
     """
@@ -181,7 +181,7 @@ class StoredRun:
 
     @property
     def sum_checks(self) -> dict[str, int]:
-        """Count the outcomes of the check for impossible sums, failed attempts included."""
+        """Return how often each outcome of the check for impossible sums occurred, failed attempts included."""
         outcomes = Counter(record.sum_check for record in self.rounds)
         outcomes[IMPOSSIBLE] += sum(bool(failed.survivors) for failed in self.failures)
         return {outcome: count for outcome, count in outcomes.items() if count}
