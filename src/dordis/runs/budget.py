@@ -1,11 +1,11 @@
 """The budget of a run: the cost that each client can afford for a round, and the charges of a round to the ledger.
 
 What is left of an owner's budget is divided by the number of rounds for which the client is still scheduled; this is
-the cost that the client can afford for each of these rounds.  It is at most the planned cost of a round, so what a
-client saves by missing rounds is a reserve for failed rounds.  An owner counts the cost of a failed round too, and
-never subtracts it.  After a failed round the remaining rounds therefore cost less, and get more noise.  A client that
-cannot afford even a round with twice the planned noise takes no further part.  The run ends when too few clients can
-afford a round.
+the cost that the client can afford for each of these rounds.  This cost is at most the planned cost of a round, so what
+a client saves by missing rounds is a reserve for failed rounds.  An owner counts the cost of a failed round too, and
+the cost stays counted.  After a failed round the remaining rounds therefore cost less, and get more noise.  A client
+that cannot afford even a round with noise of twice the planned standard deviation takes no further part.  The run ends
+when too few clients can afford a round.
 """
 
 import math
@@ -86,7 +86,7 @@ def _turns(selection: Selection, client: ClientId, index: int, rounds: int) -> i
 
 
 def check_able(available: int, able: int, least: int) -> None:
-    """Raise BudgetUsedUp, which ends the run, if at least `least` clients are there and fewer can afford a round."""
+    """Raise BudgetUsedUp, which ends the run, if at least `least` clients are available, but fewer can pay a round."""
     if able < least <= available:
         raise BudgetUsedUp(able, least)
 

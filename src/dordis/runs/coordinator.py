@@ -236,7 +236,7 @@ class Coordinator:
         return FinishedRound(record, costs, receipt, result, parameters)
 
     def _evaluate(self, used: FinishedRound) -> FinishedRound:
-        """Evaluate a round and return it with metrics; an evaluation beside the next round is not in its seconds."""
+        """Evaluate a round, return it with metrics; `seconds` excludes an evaluation during the next invitation."""
         started, record = time.perf_counter(), used.record
         values = check_finite(self._app.evaluate(), record.number) | used.metrics.values
         took = time.perf_counter() - started
@@ -300,7 +300,7 @@ class Coordinator:
         return InvitedRound(planned, invitation, self._rounds.gather(invitation, self._watch))
 
     def _candidates(self, info: RoundInfo) -> tuple[tuple[ClientId, ...], float | None]:
-        """Return the clients to invite, and the largest cost that each of them can afford, None without clients."""
+        """Return the clients to invite, and the largest cost that all of them can afford, None without clients."""
         present = frozenset(self._rounds.available(info.index)) - self._evictions.clients
         left = self._count - info.number + 1
         able = self._budget.affordable_costs(self._design, present, self._selection, info.index, left)

@@ -1,4 +1,4 @@
-"""Build the parties of a run: the selection, and a client with its owner, for simulation, network and Flower."""
+"""Build the selection of a run, and a client with its owner, for simulation, network and Flower."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,8 +40,11 @@ class SelectionRule:
     indices: int | None = None
 
     def selection(self, registry: Registry, run: bytes, beacon: Beacon | None, seed: bytes = bytes(32)) -> Selection:
-        """Return the selection of a run; the server draws from `seed` for `uniform` and `open`, which nobody
-        verifies."""
+        """Return the selection of a run.
+
+        With `uniform` the server draws clients from `seed`, and nobody verifies this draw.  With `open` the order in
+        which clients come in a simulation follows from `seed`.
+        """
         if self.kind == UNIFORM:
             return UniformSelection(self.per_round, seed, self.least)
         if self.kind == VRF:

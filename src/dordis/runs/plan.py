@@ -51,14 +51,14 @@ from dordis.runs.threat_model import ThreatModel
 SLACK = 0.9
 """Noise variance that an invitation promises, as a fraction of the planned variance.
 
-It applies to plans under which owners cannot bound the cost of a round (`RoundPlan.counts`).  The variance of a round
-is rounded, and the rounding depends on the number of clients, which is not known when the invitation is sent.
+SLACK applies to plans under which owners cannot bound the cost of a round (`RoundPlan.counts` is False).  The variance
+of a round is rounded, and the rounding depends on the number of clients, which is not known at the invitation.
 """
 
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """A noise strategy with its setting, for rounds of `setting.clients` clients; it makes their parameters.
+    """A noise strategy with its setting, for rounds of `setting.clients` clients; `agree_on` returns their parameters.
 
     `kind` is the mechanism; a strategy with a mechanism of its own replaces it.  `allowance` is the largest cost of a
     round, a theta^2 (docs/accounting.md); by default it is the budget divided by the number of releases.  `projection`
@@ -270,7 +270,7 @@ class RoundPlan:
         chunks: int = 1,
         introductions: Mapping[ClientId, Message] | None = None,
     ) -> Parameters:
-        """Return the parameters of a round; every chunk of the update gets noise of the full planned central variance.
+        """Return the parameters of a round; every chunk of the update gets noise of the full planned variance.
 
         `rotation` is the public seed of the round's rotation: 32 new bytes for every round.  Each further release of
         the plan is a chunk of its own.

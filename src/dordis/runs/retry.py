@@ -1,4 +1,4 @@
-"""Retries: a failed round is tried again under the next index, without the clients evicted for lying, a few times."""
+"""Retries: a failed round is tried again a few times, under the next index and without clients evicted for lying."""
 
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -13,7 +13,10 @@ from dordis.rounds.engine import AgreedRound, RoundResult, RoundRunner
 from dordis.rounds.watch import Watch
 
 TRIES = 5
-"""How often a round may fail without a new suspect; each retry has the next index, and with it a new selection."""
+"""Number of failures without a new suspect (`suspects_of`) after which a round is given up.
+
+Each retry has the next index, and with it a new selection.
+"""
 
 Output = TypeVar("Output")
 
@@ -79,8 +82,8 @@ def suspects_of(error: RoundFailed) -> set[ClientId]:
 def is_liar(partners: int, liars: int) -> bool:
     """Tell whether a client certainly lies: it is in conflict with `partners` others, at most `liars` of which lie.
 
-    If there are more partners than liars, at least one partner is honest.  Of two clients in conflict one lies, so here
-    the client does.
+    If there are more partners than liars, at least one partner is honest.  Of two clients in conflict at least one
+    lies, so in the conflict with the honest partner the client lies.
     """
     return partners > liars
 

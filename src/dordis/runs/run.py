@@ -342,7 +342,7 @@ def done(records: RunRecords) -> int:
 
 
 def predecessor_of(before: RunRecords, job: Job, spent: LedgerSummary | None) -> Predecessor:
-    """Return the entry about the run `before` in a successor's manifest; the successor states at least its `budget`."""
+    """Return a successor manifest's entry on the run `before`; the successor states at least the entry's `budget`."""
     clipping, manifest = Clipping.from_config(job.config.privacy.clip), before.manifest
     return Predecessor(
         run=before.id.hex(),
@@ -356,7 +356,7 @@ def predecessor_of(before: RunRecords, job: Job, spent: LedgerSummary | None) ->
 
 
 def next_clipping(records: RunRecords, clipping: Clipping) -> Clipping:
-    """Return the clipping of the next round: its bound is adapted from the last round's, also that of a predecessor."""
+    """Return the clipping of the next round; an adaptive bound follows from the last round, even a predecessor's."""
     last, predecessor = records.last(), records.manifest.predecessor
     if last is not None and last.clip is not None:
         return replace(clipping, bound=last.clip).advance(last.below)

@@ -25,11 +25,14 @@ class ThreatModel:
     sparse: bool = False
     """Whether each client shares masks and secrets with its neighbours in a graph only, as in SecAgg+."""
     drawn: bool = False
-    """Whether public randomness selects the clients, by VRF or permutation; T_C is then a quantile of the colluders."""
+    """Whether public randomness selects the clients, by VRF or permutation.
+
+    T_C is then a quantile of the number of colluders in a round; `draw_failure` bounds the chance of more colluders.
+    """
     tries: int = TRIES
     """How often every round may be tried, each time under another index."""
     agree: WriteParameters = agree_with_cohort
-    """Function that completes the part of the parameters that all protocols have with the part of this protocol."""
+    """Function that adds the parameters of this protocol to the parameters that all protocols have in common."""
     has_cohort: bool = True
     """Whether the list of clients U is fixed before the sum."""
     is_open: bool = False
@@ -106,7 +109,8 @@ def count_dropouts(clients: int, rate: float | Fraction) -> int:
 def find_needs(setting: Setting, mode: str, dropped: int) -> DropoutNeeds:
     """Return tolerance and threshold for `dropped` dropouts.
 
-    The threshold is the default, except in semi-honest rounds that would fail with the default: there it is lower.
+    The threshold is the default, except for rounds that would fail with the default.  For these rounds it is lower in
+    semi-honest mode, and None if no lower threshold is safe.
     """
     n, T_C = setting.clients, setting.colluders
     least = default_threshold(n, T_C)
