@@ -97,7 +97,7 @@ def new_request(name: str, private: PrivateKeys, hosts: Sequence[str] = (), repl
 
 
 def read_request(data: bytes) -> CertificateRequest:
-    """Return the content of a request file; raise InputError if it is malformed or does not prove a private key."""
+    """Return the content of a request file; raise InputError if it is malformed or the proof of a key fails."""
     if len(data) > LIMIT:
         raise InputError(f"a request has at most {LIMIT} bytes")
     try:
@@ -356,7 +356,7 @@ def check_new_keys(identity: Identity, membership: Membership) -> None:
 
 
 def check_replaceable(asked: CertificateRequest, membership: Membership) -> tuple[ClientId, Member]:
-    """Return the member whose keys a request replaces; raise InputError if no member has these keys and its name."""
+    """Return the member whose keys a request replaces; raise InputError if no member has that signing key and name."""
     replaced = (asked.replaces or b"").hex()
     for u, member in membership.members.items():
         if member.signing == replaced:

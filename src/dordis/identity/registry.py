@@ -207,7 +207,7 @@ class RevokedKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Membership(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The statement that the authority signs; `signed` is the time, `retired` has the hashes of replaced TLS keys."""
+    """The statement that the authority signs at time `signed`; `retired` has the hashes of replaced TLS keys."""
 
     version: int
     signed: str
