@@ -4,8 +4,8 @@ In assisted rounds the train message contains the invitation and the round's par
 contribution.
 
 A Flower message takes a second or more, because both sides poll.  So the request `Train` is sent with the invitation.
-The request for the upload is a separate message, so that a client's accusation in the set-up can end the round before
-any node has uploaded or counted a participation.
+Except in assisted rounds, the request for the upload is a separate message, so that a client's accusation in the set-up
+can end the round before any node has uploaded or counted a participation.
 """
 
 import asyncio
@@ -127,7 +127,7 @@ class HelperRequests:
 class FlowerExchange(MessageMeter):
     """Sends the requests of a round to nodes; concurrent requests for several chunks become one message per node.
 
-    With records as the unit of privacy, a node trains when it receives the round's parameters.  Therefore the records
+    With records as the unit of privacy, a node trains when it receives the round's parameters.  Therefore the contents
     of the strategy's train message are sent a second time, together with the parameters.
     """
 
@@ -238,7 +238,10 @@ class FlowerExchange(MessageMeter):
         return [(h, answer) for h, answer in answers.items() if answer is not None]
 
     def _helper_answer(self, h: ClientId, asked: Sequence[Message], reply: FlowerMessage) -> Message | None:
-        """Return the answer of helper `h` to the last of the messages `asked`; None if it refused or was lost."""
+        """Return the answer of helper `h` to the last of the messages `asked`.
+
+        Return `Garbled` if the reply is malformed, None if the helper refused or was lost.
+        """
         try:
             sealed, refusal = open_reply(reply)
             if refusal or len(sealed) != len(asked):

@@ -1,7 +1,7 @@
-"""Messages of dordis inside Flower messages, the arrays of the model, and the digest of the training data.
+"""Messages of dordis inside Flower messages, the arrays of the model, and the digest of data received for training.
 
-The digest covers all data from which a node trains: the records of the train message (except the record that dordis
-adds), the message type and group, the run config and the app bundle.  The invitation to a round contains the digest.
+The digest covers all data that a node receives for training: the records of the train message (except the record that
+dordis adds), the message type and group, the run config and the app bundle.  Each invitation contains the digest.
 A server that sends one node different data could isolate that node's update.  Therefore a node computes the digest of
 the data that it received, and refuses an invitation with another digest.
 """
@@ -230,7 +230,7 @@ def bundle_name(path: Iterable[str]) -> str:
 
 
 def digest_training(content: RecordDict, environment: bytes, message_type: str = TRAIN, group: str = "") -> Floats:
-    """Return the digest of all data from which a node trains, as a vector that takes the place of the round's model."""
+    """Return the digest of all data that a node receives for training, a vector in the place of the round's model."""
     parts = ENCODER.encode((digest_content(content), environment, message_type, group))
     return np.frombuffer(hashlib.sha256(b"dordis/v1/flower-train" + parts).digest(), np.uint8).astype(np.float32)
 

@@ -151,7 +151,7 @@ class Node:
         return reply
 
     def _check_records(self, client: Client, invite: Invite) -> None:
-        """If records are the unit of privacy and this node's cannot be used, leave the round and raise InputError.
+        """Leave the round and raise InputError if records are the unit of privacy and this node's records are unusable.
 
         This is checked at the invitation, because later the data must not decide whether or when the node answers.  At
         the first message of a run, the gradients of all records are computed, and the largest batch is timed.

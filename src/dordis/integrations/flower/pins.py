@@ -172,7 +172,10 @@ def check_room(seconds: float, pins: Pins) -> None:
 
 
 def check_cohort_pinned(description: RunDescription, pins: Pins) -> None:
-    """Raise ParametersRefused unless the run has the pinned cohort sizes: a small cohort could be mostly colluders."""
+    """Raise ParametersRefused unless a run with `balanced` selection has the cohort sizes that a pinned node requires.
+
+    In a smaller cohort than agreed, most clients could be colluders.
+    """
     if not pins.is_pinned or description.selection != "balanced":
         return
     agreed = pins.cohort()

@@ -64,7 +64,7 @@ class FlowerModel(AppServer):
         return self.layout.dim
 
     def model(self) -> Floats:
-        """Return the digest of all data from which nodes train, in place of the model, which is in Flower's message."""
+        """Return, in place of the model, the digest of all data that nodes receive for training, the model included."""
         return digest_training(self._training.content, self._environment)
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
@@ -73,7 +73,7 @@ class FlowerModel(AppServer):
 
 @dataclass(frozen=True)
 class Enrolment:
-    """The answers of all nodes at enrolment: keys, weights of their updates, and digests of their environment."""
+    """The answers of all nodes at enrolment: keys, weights of their updates, and the digest of their environment."""
 
     registry: Registry
     nodes: Mapping[ClientId, int]
@@ -201,7 +201,7 @@ class FlowerRounds(RoundEngine):
         self._flower = exchange
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
-        """Run the summing protocol with the clients of the round, or with the invited clients if there is no list."""
+        """Run the summing protocol with the clients of the round, or with invited clients if the round lists none."""
         self._flower.invited = () if agreed.invitation is None else agreed.invitation.clients
         return super().sum(agreed, watch)
 
@@ -266,7 +266,7 @@ def assign_helpers(
 
 
 def check_same_environment(environments: Mapping[int, bytes]) -> None:
-    """Raise InputError unless all nodes have the same run config and app bundle: others would refuse every round."""
+    """Raise InputError unless all nodes have the same run config and app bundle; otherwise some refuse every round."""
     (first, expected), *others = environments.items()
     for node, environment in others:
         if environment != expected:

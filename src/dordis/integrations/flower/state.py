@@ -1,8 +1,9 @@
 """The state of a client between messages: in Flower's `context.state`, or for a pinned node in the owner's directory.
 
 The client is built anew for every Flower message.  Flower stores `context.state` on the node and passes it to the
-ClientApp with each message.  Keys, run description and participation counts last for a Flower run.  The state of a
-round is replaced by that of the next round; the update and the encoded input are deleted after the upload.
+ClientApp with each message.  In `context.state`, keys, run description and participation count last for one Flower run,
+and the state of a round is replaced by that of the next round.  The update is deleted as soon as the encoded input is
+stored, and the encoded input after the upload.  `FileState` describes the state of a pinned node.
 """
 
 from collections.abc import Callable, Sequence
