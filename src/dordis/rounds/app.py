@@ -33,7 +33,7 @@ class RoundInfo:
     index: int
     run: bytes = b""
     clip: float = math.inf
-    """The largest norm of an update in this round."""
+    """The largest norm of an update in this round; if records are the unit of privacy, of a record's gradient."""
     deviation: float = 0.0
     """Standard deviation of the noise left in each coordinate of the sum; only the server knows it, after the round."""
 
@@ -234,7 +234,7 @@ class AppClient(ABC):
         """
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:  # noqa: B027  most clients do nothing
-        """Use the sum of a round that this client took part in; exceptions are reported to the owner only."""
+        """Use the sum of a round that this client took part in; in deployments only the owner learns of exceptions."""
 
     @property
     def follows(self) -> bool:

@@ -44,9 +44,9 @@ class ArrivalStore:
     """Stores the contributions to one round at a time in the file at `path`; without a path, in a temporary file.
 
     The records of the file are, in order: the round; one record for each contribution; an empty record once the round
-    is closed; U3, the clients in the sum.  Every record is preceded by its length, and is on disk when `add` returns.
-    A record that a crash cut short was not acknowledged, and is dropped.  A second file has the standing state, which
-    lasts from round to round: the complaints of helpers about clients.
+    is closed; U3, the clients in the sum.  Every record is preceded by its length.  With a path, a record is on disk
+    when the method that stores it returns; a record that a crash cut short was not acknowledged, and is dropped.  A
+    second file has the standing state, which lasts from round to round: the complaints of helpers about clients.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -97,14 +97,14 @@ class ArrivalStore:
         return msgspec.msgpack.decode(self._begun, type=kind) if self._begun else None
 
     def begin(self, round: msgspec.Struct) -> None:
-        """Store a round and drop the contributions to the round before; if it is stored already, change nothing."""
+        """Store a round and drop the contributions to the previous one; do nothing if `round` is stored already."""
         begun = ENCODER.encode(round)
         if self._begun != begun:
             self._write(begun, begin=True)
             self._begun, self.is_closed, self._survivors, self._places = begun, False, b"", {}
 
     def add(self, arrival: Arrival) -> None:
-        """Store a contribution; it is on disk when this returns."""
+        """Store a contribution; with a path, it is on disk when this returns."""
         self._places[arrival.client] = self._write(ENCODER.encode(arrival))
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class ArrivalStore:
         return decode_standing(self._standing, kind, self._path) if self._standing else None
 
     def keep_standing(self, standing: msgspec.Struct) -> None:
-        """Store the standing state, the complaints of helpers about clients; it is on disk when this returns."""
+        """Store the standing state, the complaints of helpers; with a path, it is on disk when this returns."""
         encoded = msgspec.json.encode(standing, order="deterministic")
         if self._path is not None and encoded != self._standing:
             write_atomically(self._path.with_name(COMPLAINTS), encoded)

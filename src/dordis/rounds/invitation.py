@@ -54,7 +54,7 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mechanism: str
     scheme: str
     clip: float
-    """The largest norm of an update."""
+    """The largest norm of an update; if records are the unit of privacy, of a record's gradient."""
     cost: float
     """The largest cost theta^2 of the round for a client (`round_cost`); infinite if no epsilon is proved."""
     records: RecordEncoding | UnsetType = UNSET

@@ -42,7 +42,7 @@ class PrivacyGate:
         self._counted = self._charged = False
 
     def admit(self, requests: Requests, dropped: Callable[[], Dropped]) -> None:
-        """Count participations before requests for uploads leave, and charge the round before requests to disclose."""
+        """Count participations before requests for uploads leave; charge the round before disclosure requests leave."""
         kinds = {type(request) for request in requests.values()}
         if any(kind.uploads for kind in kinds):
             self.admit_upload(requests.keys())

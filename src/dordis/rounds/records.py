@@ -2,8 +2,8 @@
 
 The gradient of a record must not depend on other records.  But floating-point rounding depends on the shape of a batch,
 and the server chooses the model, which may amplify rounding errors.  So gradients are computed in *slices*: batches of
-constant size, whose empty places are filled with dummies.  `check_independence` tests with the client's model and data
-that the records of a slice do not influence each other.
+constant size, whose empty places are filled with dummies.  `check_independence` tests, for a given model and the
+client's data, that the records of a slice do not influence each other.
 
 No single record may make its client fail.  If the computation of a slice raises, the gradients of its records are
 computed one by one.  A record counts as zero if this raises too, or if its gradient is not finite.

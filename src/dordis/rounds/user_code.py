@@ -80,7 +80,7 @@ class UserCode(Protocol):
         ...
 
     def stop(self) -> None:
-        """End the waits of all calls for their reply times: the client has been stopped and replies no more."""
+        """End all waiting for reply times, because the client is stopped and replies no more."""
         ...
 
 
