@@ -115,7 +115,7 @@ class PipelinePlan(msgspec.Struct, frozen=True):
     critical: dict[Resource, float]
     """Seconds that each resource contributes to the critical path."""
     bottleneck: Resource
-    """The resource that is busy longest; no schedule is shorter than its busy time."""
+    """The resource that is busy longest; no schedule with this number of chunks is shorter than its busy time."""
 
     @property
     def speedup(self) -> float:
