@@ -67,7 +67,7 @@ class NoDropout(_Kind, frozen=True, tag="none"):
 class Rate(_Kind, frozen=True, tag="rate"):
     """Of n invited clients floor(rate n) leave, chosen at random, each at one of the `stages`, also chosen at random.
 
-    By default `stages` are the requests of the protocol.  It may name the earlier requests `Invite` and `Train` too.
+    By default `stages` are the requests of the protocol.  The requests `Invite` and `Train` may be named too.
     """
 
     rate: Chance = 0.2
@@ -93,10 +93,10 @@ class StageRates(_Kind, frozen=True, tag="stages"):
 class FedScale(_Kind, frozen=True, tag="fedscale"):
     """Each client is available when its device in a FedScale behaviour trace, a JSON file, was active.
 
-    After its end the trace begins anew.
+    When a device's trace has ended, it begins anew.
 
     Round i begins i times `seconds` after the start of the trace, and its stages are `stage_seconds` apart.  With
-    `volatile` = v only v clients take part, whose devices change their availability most often.
+    `volatile` = v only those v clients take part whose devices change their availability most often.
     """
 
     path: str
@@ -300,8 +300,8 @@ def check_behaviour(path: Path, name: str, device: Behaviour) -> None:
 class TraceReplay:
     """Every client behaves like one device of a trace; the seed decides which device a client has.
 
-    If there are more clients than devices, several clients have the same device.  With `volatile` = v only v clients
-    take part, whose devices change their availability most often.
+    If there are more clients than devices, several clients have the same device.  With `volatile` = v only those v
+    clients take part whose devices change their availability most often.
     """
 
     trace: Trace
