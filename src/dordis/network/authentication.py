@@ -3,9 +3,9 @@
 Mutual TLS: the client shows its certificate in the TLS handshake, and proves that it has the key of the certificate.
 
 Challenge, for load balancers that terminate TLS: the server sends 32 random bytes.  The client returns its certificate,
-and a signature of the challenge and of the server certificate that it saw, made with the Ed25519 key in its
-certificate.  A server that relays another server's challenge fails, because the client signs the certificate of the
-relaying server.
+and a signature of the challenge and of the server certificate that it saw.  The Ed25519 key in the client's
+certificate verifies the signature.  A server that relays another server's challenge fails, because the client signs
+the certificate of the relaying server.
 
 Both ways require a valid client certificate of this federation; the client must be a member of the run and not revoked.
 """
@@ -82,7 +82,7 @@ def client_context(
 ) -> ssl.SSLContext:
     """Return a client's TLS context; without `mutual` the client's certificate is not shown in the handshake.
 
-    The client trusts the federation's authority, or only the authorities in the PEM file `trusted`, if given.
+    The client trusts the federation's authority; if a PEM file `trusted` is given, the authorities in it instead.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3

@@ -1,7 +1,8 @@
 """A client's connection to the server: log in, reply to requests, and reconnect when the connection breaks.
 
 The client opens all connections, and accepts none.  A `rounds.client.Client` handles one request after the other in a
-worker thread.  Meanwhile the download for the next request and the upload of the last reply continue.
+worker thread.  Meanwhile the download for the next request and the upload of the last reply continue.  At log-in and
+before every round the client compares the run's *history*, the server's list of receipts, with its own notes.
 """
 
 import asyncio
@@ -111,8 +112,8 @@ class Participant(ServerContact):
         """Take part until the run is over; reconnect with growing pauses.
 
         With `once`, make one connection only; raise InputError if it fails or breaks.  With `follow`, wait for the
-        server's next run when this run is over, or if the owner does not agree to it.  The pause is reset after a
-        connection that lasted longer than the pause, or on which a request was handled.
+        server's next run when the present run is over, or if the owner does not agree to the present run.  The pause is
+        reset after a connection that lasted longer than the pause, or on which a request was handled.
         """
         pause, clock = FIRST_PAUSE, asyncio.get_running_loop().time
         while True:

@@ -308,7 +308,10 @@ class VisitorRequests:
     async def request(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, data: Any = None
     ) -> AsyncIterator[ClientResponse]:
-        """Make one request on its own connection; raise LoginRefused if version, certificate or client is refused."""
+        """Make one request on its own connection; raise what `check_admitted` raises.
+
+        Also raise LoginRefused if this client does not accept the server's certificate.
+        """
         began = time.monotonic()
         self.connected.requests += 1
         given = {VERSION_HEADER: SUBPROTOCOL, **(headers or {})}
@@ -335,9 +338,10 @@ class VisitorRequests:
 
 
 async def check_admitted(response: ClientResponse, method: str) -> None:
-    """Raise LoginRefused if version or client is refused, ServerBusy for HTTP 503, ClientError for a redirect.
+    """Raise LoginRefused if the version is refused, ServerBusy for HTTP 503, ClientError for a redirect.
 
-    For a GET also raise ClientError for any other HTTP error, except GONE.
+    For a GET also raise LoginRefused if the client is refused (HTTP 403), and ClientError for any other HTTP error
+    except GONE.
     """
     check_not_busy(response.status, response.headers)
     if response.status == 426:

@@ -26,7 +26,7 @@ LOGIN_TIMEOUT, TLS_SHUTDOWN_TIMEOUT = 10.0, 1.0
 MOST_SILENT = 1024
 """Largest number of connections on which TLS has not begun; if there are more, the oldest connection is dropped."""
 MOST_PENDING, SHORT_PENDING_TIME, LONG_PENDING_TIME = 256, 1.0, 5.0
-"""Number of pre-login slots, one for each TLS connection that has not logged in; and seconds that it keeps its slot.
+"""Number of pre-login slots, one for each TLS connection that has not logged in; and seconds for which it keeps a slot.
 
 After this time a newer connection may take the slot.  The long time is for connections that have sent a request.
 """
@@ -59,8 +59,8 @@ def open_listener(host: str, port: int) -> socket.socket:
 class SilentSockets:
     """Accepted connections on which TLS has not begun.
 
-    TLS takes 300 kB of memory, so it begins only when bytes arrive.  It begins on the newest connection first, so that
-    honest clients, which send at once, are served however many connections attackers hold open.
+    TLS takes 300 kB of memory per connection, so it begins only when bytes arrive.  It begins on the newest connection
+    first, so that honest clients, which send at once, are served however many connections attackers hold open.
     """
 
     def __init__(self) -> None:
@@ -345,7 +345,7 @@ class Connections:
             self._dropped, self._drops_logged = 0, now
 
     async def _start_tls(self, accepted: socket.socket, stranger: Stranger) -> None:
-        """Start TLS; hold the slot until a request is authorised or answered, but at most 3 LOGIN_TIMEOUT seconds."""
+        """Start TLS; hold the slot until a request is authorised or answered, at most for 3 * LOGIN_TIMEOUT seconds."""
         loop, transport = asyncio.get_running_loop(), None
         assert self._runner.server is not None  # noqa: S101  set up by `open`
         handler, address = self._runner.server(), peer_address(accepted)

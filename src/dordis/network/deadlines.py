@@ -1,4 +1,4 @@
-"""Deadlines for replies, by kind of request (its type name), and the compilation of kernels before the first deadline.
+"""Deadlines for replies, by kind of request (its type name), and compilation of numeric kernels before the run.
 
 Deadlines are fixed by the configuration, or learned from the times of earlier replies.  Clients that miss deadlines are
 left out of some rounds.
@@ -34,7 +34,10 @@ MOST_SAMPLES = 1000
 LEAST_SAMPLES = 20
 """Least number of replies from which a deadline is learned; with fewer, the fixed deadline is used."""
 HELPER_REQUESTS = frozenset(request.__name__ for request in ASSISTED.requests if request.role is Role.HELPER)
-"""Requests to helpers.  Their deadlines are not learned: a round that fails for lack of helpers may be charged."""
+"""Requests to helpers.  Their deadlines are not learned, because a learned deadline may be too short for a helper.
+
+If too few helpers answer, the round fails, and the failed round may be charged.
+"""
 LONGEST_REST = 16
 """Largest number of rounds for which a client that misses deadlines is left out."""
 
@@ -92,7 +95,7 @@ class AdaptiveDeadlines:
 def helper_work(settings: Deadlines, parameters: AssistedParameters) -> dict[str, float]:
     """Return, by kind of request, the seconds that a helper needs for n_max clients, the largest number in a round.
 
-    The helper opens the clients' boxes at `OpenBoxes`, and sums their masks at `Reveal`.
+    The helper decrypts the clients' mask seeds at `OpenBoxes`, and sums the clients' masks at `Reveal`.
     """
     sets = len(parameters.ranks[parameters.members[0]])
     masks = parameters.n_max * parameters.dim * sets
@@ -109,7 +112,7 @@ class _UsedTime:
 
 
 class TimeAllowances:
-    """The time that each client has used in a round for all requests of a kind, such as the pieces of a model.
+    """The time that each client has used in a round for all requests of a kind; a model is sent in several requests.
 
     Time during which several requests of a kind are open counts once.  The fixed deadline of the kind bounds the total.
 
@@ -203,7 +206,7 @@ DIM, BLOCK, BITS, SCALE, VARIANCE = 1000, 1024, 20, 64.0, 50
 
 
 def compile_kernels() -> ChunkOutput:
-    """Compile all kernels of a round by running a small one in memory with one dropout; return its output."""
+    """Compile all kernels by running a small round in memory, with one dropout; return the output of this round."""
     grid = Grid(DIM, BLOCK, SCALE, BITS)
     mechanism = DSkellam(grid, 1.0, sensitivity(SCALE, 1.0, grid.padded).squared)
     parameters = agree_on(

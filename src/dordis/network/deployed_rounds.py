@@ -68,7 +68,7 @@ def wait_for_beacon(beacon: Beacon, index: int, sleep: Callable[[float], None] =
 
 
 class RetryPauses:
-    """Pauses before a failed round is repeated: each is twice as long as the pause before, to let the cause go away."""
+    """Pauses before a failed round is repeated: each is twice as long as the one before, up to LONGEST_RETRY_PAUSE."""
 
     def __init__(self, first: float, sleep: Callable[[float], None] = time.sleep) -> None:
         self._first, self._sleep, self._attempts = first, sleep, 0
@@ -109,7 +109,7 @@ def start_attempt(invitation: Invitation, store: RoundStore, pauses: RetryPauses
 
 
 class ResumableEngine(RoundEngine):
-    """A round engine that gives its exchange the server's state machine of each round, from which sums are stored."""
+    """A round engine that gives the server's state machine of each round to its exchange, which stores the sums."""
 
     def __init__(self, exchange: ResumableExchange, *arguments: Any, **options: Any) -> None:
         super().__init__(exchange, *arguments, **options)
@@ -166,7 +166,7 @@ class NetworkRounds:
         return self._invite_slow_last(connected)
 
     def _invite_slow_last(self, connected: frozenset[ClientId]) -> frozenset[ClientId]:
-        """Return the connected clients that are not slow, or all connected clients if fewer than the threshold are."""
+        """Return the connected clients without slow clients, or with them if fewer than the threshold would remain."""
         quick = self._slow.without_resting(connected)
         self._invited = quick if len(quick) >= self._least else connected
         return self._invited
@@ -186,8 +186,8 @@ class NetworkRounds:
     def still_ready(self, ready: Collection[ClientId]) -> Collection[ClientId]:
         """Return the ready clients that are connected, and neither excluded nor revoked.
 
-        Disconnected clients first have the grace time to reconnect.  Clients may be lost after their training, because
-        the server may finish evaluating the previous round before it sends the parameters.
+        Disconnected clients first have the grace time to reconnect.  Between training and this call clients may have
+        disconnected, because the server first finishes the evaluation of the previous round.
         """
         self._server.disconnect_revoked(self._authenticator.revoked_members())
         left = frozenset(ready) - dict(self._server.exchange.exclusions).keys()
@@ -357,7 +357,7 @@ class OpenRounds:
 
 
 def say_farewell(visits: VisitEndpoint, poll: float) -> None:
-    """Tell visiting clients that the run is over, until all clients that had fetched a task have been told.
+    """Tell visiting clients that the run is over, until all clients that ever asked for a task have been told.
 
     This takes at most two polling intervals, and at most LONGEST_FAREWELL seconds.
     """

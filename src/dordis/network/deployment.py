@@ -1,4 +1,4 @@
-"""The server's side of a deployed run: its job, the checks of its configuration, and its population."""
+"""The server's side of a deployed run: its job (the configured run), checks of its configuration, and its clients."""
 
 import logging
 import math
@@ -312,7 +312,7 @@ def check_trainings(config: RunConfig) -> None:
 
 
 def require_deployable(job: Job) -> Job:
-    """Return the job; raise InputError if its protocol has neither helpers nor a list of clients, as in simulations."""
+    """Return the job; raise InputError if its protocol has neither helpers nor a fixed list of clients per round."""
     return job if job.protocol.assistance else preparing.require_cohort(job, "a deployment")
 
 
@@ -375,7 +375,7 @@ class DeployedJob:
         return Run.resume(self.job, population, path)
 
     def succeed(self, predecessor: Path, root: Path, config: str) -> Run:
-        """Return a run with the registry's present members that continues model and ledger of a `predecessor`."""
+        """Return a new run, with the registry's present members, that continues model and ledger of `predecessor`."""
         members = self._current_members()
         population = NetworkPopulation(self.job, members, self._authenticator(members))
         return Run.succeed(self.job, population, root, config, predecessor)

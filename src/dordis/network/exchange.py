@@ -1,7 +1,7 @@
 """The exchange over the network: it sends a batch of requests, and yields the replies that arrive by their deadlines.
 
-It runs on the server's event loop.  Rounds run in other threads and take replies one by one.  When the round
-takes the next reply, the buffer of the vector before is released for other uploads.
+The exchange runs on the server's event loop.  Rounds run in other threads and take replies one by one.  When a round
+takes the next reply, the buffer with the vector of the previous reply is released for other uploads.
 """
 
 import asyncio
@@ -140,7 +140,7 @@ class NetworkExchange(MessageMeter):
         self._batches.clear()
 
     def _encode(self, batch: RequestBatch, request: Message) -> tuple[bytes, BodyInfo | None]:
-        """Return the encoded request, and None or the announcement of its body, which is offered for download."""
+        """Return the encoded request, and the announcement of its body (None without a body); offer the body."""
         bulk = wire.bulk_of(request)
         body = self._downloads.offer(bulk) if len(bulk) else None
         if body is not None:
@@ -177,7 +177,7 @@ class NetworkExchange(MessageMeter):
     # Messages from clients
 
     def take_reply(self, u: ClientId, reply: Reply) -> None:
-        """Accept a reply, or ignore a late reply; raise ProtocolError for a second reply, or one to no request."""
+        """Accept a reply, or ignore a late reply; raise ProtocolError for a second reply, or a reply to no request."""
         pending = self._open[u].get(reply.id)
         if pending is None or pending.reply is not None:
             self._check_late(u, reply.id, pending)

@@ -1,7 +1,7 @@
 """Set-up of a helper: its policy, keys, registry and state, and the participant that stays connected to a server.
 
 A helper needs no data, model or configuration of the run: the manifest, which the server sends, lists the run's
-members and helpers.
+members and helpers.  An *epoch key* is a helper's key pair for one round, to which clients encrypt their mask seeds.
 """
 
 import asyncio
@@ -144,10 +144,10 @@ def run_selection(manifest: Manifest, members: Registry, run: bytes, published: 
 
 
 def key_lifetime(manifest: Manifest) -> int:
-    """Return the seconds for which a helper keeps an epoch key, the key of one round.
+    """Return the seconds for which a helper keeps the private half of an epoch key.
 
-    The key of a round is made up to KEYS_AHEAD rounds before that round.  The lifetime is the longest time for which
-    KEYS_AHEAD rounds may be open, plus a day.
+    A helper makes the keys of KEYS_AHEAD rounds at a time, those of the next round and of the rounds after it.  The
+    lifetime is the longest time for which KEYS_AHEAD rounds, one after the other, may be open, plus a day.
     """
     federation = manifest.config.get("federation", {})
     try:

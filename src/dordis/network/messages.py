@@ -106,7 +106,7 @@ class Hello(Message, frozen=True):
 
     answer: bytes
     machine: bytes
-    """Random id of the client process, which tells a reconnection from a second client with the same identity."""
+    """Random id of the client process; a reconnection has the same id, another process of this client does not."""
     run: bytes = b""
     """Id of the run that this process joined before, whose manifest need not be sent again; empty if none."""
 
@@ -211,7 +211,7 @@ def check_task_signed(certificate: x509.Certificate, signed: SignedTask) -> None
 
 
 def opening_of(task: RoundTask, protocol: SummingProtocol) -> Opening:
-    """Return the request in a task that opens the summing protocol; raise MalformedMessage if it is another message."""
+    """Return the opening request of the summing protocol from a task; raise MalformedMessage for another message."""
     kinds = [kind for kind in protocol.requests if issubclass(kind, Opening)]
     if len(kinds) != 1:
         raise MalformedMessage(f"the protocol '{protocol.name}' has no single opening request")

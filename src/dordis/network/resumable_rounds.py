@@ -190,7 +190,7 @@ def _delete_all(database: sqlite3.Connection) -> None:
 
 
 def digest_requests(requests: Requests) -> bytes:
-    """Return the hash of the requests to all clients, including their bulk fields."""
+    """Return the hash of the requests to all clients, including large (bulk) fields such as vectors."""
     encoded: dict[int, bytes] = {}
     parts: Mapping[int, bytes] = {
         int(u): encoded.setdefault(id(request), ENCODER.encode(request)) for u, request in sorted(requests.items())

@@ -86,7 +86,7 @@ class Server:
         self._sessions, self._tokens = Sessions(), AccessTokens()
         self._banned_until: dict[ClientId, float] = {}
         self._seen: set[ClientId] = set()
-        """Clients that have been connected during the run."""
+        """Clients that have been connected since this process started, without revoked clients."""
         self._closing: set[asyncio.Future[bool]] = set()
         self._expiry: asyncio.Future[None] | None = None
         self._loop = asyncio.new_event_loop()

@@ -135,7 +135,7 @@ class SumDocument:
 
 
 def read_sums(data: bytes) -> list[SendSum]:
-    """Return the sums in a download, in order; raise MalformedMessage if incomplete, or above MOST_REPLAYS sums."""
+    """Return the sums in a download, in order; raise MalformedMessage if it is incomplete or has too many sums."""
     sums, rest = list[SendSum](), memoryview(data)
 
     def take() -> memoryview:
@@ -164,7 +164,10 @@ class SpooledUpload:
     is_receiving: bool = False
 
     async def receive(self, request: web.Request) -> None:
-        """Append the body of a request to the file; raise TimeoutError if it stalls, OSError if the disk is full."""
+        """Append the body of a request to the file; raise TimeoutError if the body stalls, OSError if the disk is full.
+
+        Raise MalformedMessage if the contribution is longer than announced.
+        """
         async with LeastRate(STALL) as rate:
             async for piece in request.content.iter_any():
                 if self.received + len(piece) > self.size:
@@ -275,7 +278,7 @@ class ReceiptEndpoint:
             raise web.HTTPInternalServerError(text=str(error)) from None
 
     def history(self, client: int, after: int = -1, known: int = -1) -> list[Shown]:
-        """Return the history for a client of the rounds after index `after`; up to index `known`, only hashes.
+        """Return the history of all rounds after index `after`, for one client; rounds up to `known` have hashes only.
 
         Raise LedgerDamaged if a receipt is damaged.
         """

@@ -67,7 +67,7 @@ class MeteredTLS(ssl.SSLObject):
     """Whether the connection was cut because of too many bytes or fragments."""
 
     def read(self, len: int = 1024, buffer: Any = None) -> Any:
-        """Return what `ssl.SSLObject.read` does; raise SSLError if too many bytes or fragments came."""
+        """Return the bytes that `ssl.SSLObject.read` returns; raise SSLError if too many bytes or fragments came."""
         if buffer is not None:  # aiohttp never passes one
             return super().read(len, buffer)
         data = super().read(min(len, LARGEST_RECORD))  # asyncio asks for 256 kB, allocated anew for every record
@@ -216,7 +216,7 @@ class Session:
                 await self.socket.send_bytes(await self.outgoing.get())
 
     def limit_bytes(self, largest_frame: int) -> None:
-        """Cut the connection from now on if it has too many short fragments, or bytes that belong to no message."""
+        """Limit short fragments, and bytes that belong to no message; beyond a limit the connection is cut."""
         self.tls = metered_tls(self.transport)
         if self.tls is not None:
             self.tls.allowed = self.tls.received + largest_frame * 5 // 4 + READ_AHEAD

@@ -34,7 +34,7 @@ SLOW = 1.0
 STALL, PROGRESS = 5.0, 4096
 """An upload is cut off if fewer than PROGRESS bytes arrive in STALL seconds."""
 CHECKS_PER_TIMEOUT = 10
-"""Largest number of times that a timeout is extended within its length, because every extension costs CPU time."""
+"""Largest number of extensions of a timeout during its length; it is limited because each extension costs CPU time."""
 
 _ID = re.compile("[0-9]{1,15}")
 _RANGE = re.compile(r"bytes ([0-9]{1,12})-([0-9]{1,12})/([0-9]{1,12})")
@@ -189,7 +189,7 @@ class Upload:
             raise
 
     async def finish(self) -> bytearray:
-        """Return the buffer with the complete upload, which the caller releases; raise if the digest is wrong."""
+        """Return the whole upload in a buffer that the caller releases; raise MalformedMessage for a wrong digest."""
         if self._file is not None:
             file, self._file = self._file, None
             self._buffer = await self._pool.acquire(self.info.size)

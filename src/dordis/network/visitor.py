@@ -1,9 +1,12 @@
 """A client of assisted rounds: it fetches task and model, trains offline, and uploads its contribution.
 
-Each step is one HTTPS request (`client_transfers`).  So that the time of the upload does not depend on the client's
-data, `rounds.user_code.TimedTraining` returns the update a fixed time after the training began.  If
-summing the records' gradients, or encoding, takes longer than its fixed time, the result is returned after a whole
-multiple of that time.
+The *task* is the signed description of the open round.  Task, model and upload are single HTTPS requests
+(`client_transfers`).  Before every round the client compares the run's *history*, the server's list of receipts, with
+its own notes.
+
+If `deployment.train_seconds` is set, fixed times hide how long the work on the client's data takes:
+`rounds.user_code.TimedTraining` returns the update a fixed time after the training began.  If summing the records'
+gradients, or encoding, takes longer than its fixed time, the result is returned after a whole multiple of that time.
 """
 
 import asyncio

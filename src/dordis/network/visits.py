@@ -1,6 +1,8 @@
-"""The server's endpoints for visiting clients: single requests for task and model, and to upload a contribution.
+"""The server's endpoints for visiting clients, the clients of assisted rounds.
 
-A client shows its certificate in TLS and keeps no connection.  A contribution is acknowledged when it is on disk.
+By single HTTPS requests a client fetches the task, which is the signed description of the open round, fetches the
+model, and uploads its contribution to the sum.  The client shows its certificate in TLS and keeps no connection.  A
+contribution is acknowledged when it is on disk.
 """
 
 import asyncio
@@ -60,7 +62,10 @@ class PublishedRound:
     """Closing time in seconds since 1970."""
     model: ModelBytes
     clients: frozenset[ClientId]
-    """Clients that may contribute: members that can afford the round and are not evicted."""
+    """Clients that may contribute: candidates for selection that can afford the round.
+
+    Revoked clients, and clients that are excluded from the run (evicted), may not contribute.
+    """
     largest: int
     """Largest size of a contribution in bytes."""
     sums: SumDocument = field(default_factory=SumDocument)
@@ -100,7 +105,7 @@ class VisitEndpoint:
         self.told: set[ClientId] = set()
         """Clients that were told that the run is over."""
         self.seen: set[ClientId] = set()
-        """Clients that have fetched a task since this process started."""
+        """Clients that have asked for a task since this process started."""
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of the endpoints."""
@@ -219,9 +224,10 @@ class VisitEndpoint:
             raise web.HTTPForbidden(text=str(error), headers={"Connection": "close"}) from None
 
     async def get_task(self, request: web.Request) -> web.Response:
-        """Return the signed task; or HTTP 204 if the client has none open, 304 if it has this task, 410 after the run.
+        """Return the signed task of the open round; or HTTP 204, 304 or 410 without a task.
 
-        If the request has the query parameters of /receipts, the history follows the task.
+        204: no round is open for this client; 304: the client has the task already; 410: the run is over.  If the
+        request has the query parameters of /receipts, the run's history (`ReceiptEndpoint`) follows the task.
         """
         client, later = self._visitor(request), {"Retry-After": str(max(1, round(self._poll)))}
         if self._is_over:
