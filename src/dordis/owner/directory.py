@@ -196,7 +196,7 @@ class ClientStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     last: str = ""
     """The last training: its application and its round."""
     zero_updates: int = 0
-    """Number of updates that were zero because training failed."""
+    """Number of updates that were zero because training or encoding failed, or because training was late."""
     failures: dict[str, int] = {}
     """Number of zero updates by kind of failure."""
     last_error: str = ""

@@ -96,7 +96,7 @@ def creation_time(manifest: Manifest) -> datetime:
 
 
 def check_run_hash(run: bytes, manifest: bytes) -> None:
-    """Raise ProtocolError unless the run id is the manifest's hash: with a free id a server could steer selection."""
+    """Raise ProtocolError unless the run id is the manifest's hash: by choosing ids a server could steer selection."""
     if hashlib.sha256(manifest).digest() != run:
         raise ProtocolError("the server's run id is not the hash of the manifest that it shows")
 
@@ -104,10 +104,11 @@ def check_run_hash(run: bytes, manifest: bytes) -> None:
 def run_members(
     theirs: Manifest, own: Registry, revoked: Sequence[RevokedKeys], me: ClientId, planned: int
 ) -> Registry:
-    """Return the registry of a run's members: the client's registry, with revocations since the run began undone.
+    """Return the registry of a run's members: the client's registry as it was when the run began.
 
-    Raise ParametersRefused if the manifest does not list client `me`, if its members are not these, or not `planned` in
-    number, or if it lists keys that were revoked before the run began.
+    Members that joined later are left out, and keys that were revoked later are listed again.  Raise ParametersRefused
+    if the manifest does not list client `me`, if it does not list exactly these members, if there are not `planned`
+    members, or if it lists keys that were revoked before the run began.
     """
     listed = theirs.members or {}
     if me not in listed:

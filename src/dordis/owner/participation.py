@@ -1,8 +1,8 @@
 """A client's own count of the rounds that it took part in, with their costs, over all runs and servers.
 
-A round is counted before its upload.  The owner's cap and budget are checked against this count, so that no server's
-run ids or ledger need be trusted.  A failed round stays counted, because the server may have learned a sum with the
-upload.  Never restore the file from a backup: an old copy lacks the latest rounds, which would not count any more.
+A round is counted before its upload, and stays counted if it fails: the server may have learned a sum with the upload.
+The owner's cap and budget are checked against this count, so that no server's run ids or ledger need be trusted.  Never
+restore an older copy of the file: it lacks the latest rounds, which would not count any more.
 """
 
 import hashlib
@@ -94,7 +94,7 @@ class OwnerBudget(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=1 << 10)
 def _largest_theta_squared(epsilon: float, delta: float, exponent: int | None) -> float:
-    """Return the largest cost theta^2 in a budget, for noise within total variation 2^exponent of its exact law."""
+    """Return the largest theta^2 (`gdp`) in a budget, for noise within total variation 2^exponent of its exact law."""
     distance = 0.0 if exponent is None else 2.0**exponent
     provable = math.log(delta / (4 * distance)) if distance else math.inf  # the planner uses the same bound
     if provable <= 0:
@@ -154,7 +154,7 @@ class ParticipationTally:
 
     def _indices_with(self, costs: Costs) -> dict[bytes, tuple[int, float]]:
         """Return for every run the number of indices up to its last round, and the largest `failure` of a round."""
-        runs = dict(self._indices)
+        runs = dict(self._indices)  # the server could choose among all indices up to a run's last round
         for (run, index), cost in costs.items():
             indices, likeliest = runs.get(run, (0, 0.0))
             runs[run] = max(indices, index + 1), max(likeliest, cost.failure)
@@ -177,10 +177,7 @@ class Participation(ABC):
             return len(tally.rounds)
 
     def spent(self, more: Costs = NO_COSTS) -> RoundCost:
-        """Return the cost of all rounds, counted or in `more`; rounds with sampled records add to `failure` only.
-
-        `failure` is added for each index up to a run's last counted round: the server could choose among these indices.
-        """
+        """Return the cost of all rounds, counted or in `more` (`ParticipationTally.spent`)."""
         with self._locked() as (tally, _):
             return tally.spent(more)
 
@@ -246,7 +243,7 @@ class FileParticipation(Participation):
     """A participation count in an append-only file with one line for each round; processes and threads may share it.
 
     Every line ends with a hash of the line and of all lines before it.  If the lines do not match their hashes, every
-    use raises `InputError` until the file is restored.  An incomplete last line is ignored: its upload was never sent.
+    use raises `InputError` until the newest copy is restored.  An incomplete last line is ignored: no upload followed.
     """
 
     def __init__(self, path: Path, cap: int | None = None) -> None:

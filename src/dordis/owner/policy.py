@@ -45,9 +45,9 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     colluders: int = 1
     """Least value of T_C; the guarantee must hold even without the noise of T_C colluders in a round."""
     variance: Fraction | None = None
-    """Least noise variance per chunk that counts for privacy, after any tolerated dropout, in squared integer units."""
+    """Least variance of the noise that counts for privacy, per encoded coordinate, after any tolerated dropout."""
     noise: Fraction | None = None
-    """Least ratio of the noise variance that counts for privacy to the squared L2 sensitivity, for every release."""
+    """Least ratio, in every release, of noise variance (counted as in `variance`) to squared L2 sensitivity."""
     epsilon: float | None = None
     """Epsilon of the budget, which together with `delta` bounds the cost of all rounds together."""
     delta: float | None = None
@@ -255,8 +255,8 @@ def check_sampling(policy: Policy, terms: Terms) -> None:
 def check_noise(policy: Policy, ratio: Fraction) -> None:
     """Raise ParametersRefused if the least ratio of noise variance to squared sensitivity is too small.
 
-    `ratio` is the least over all releases.  Neighbouring inputs differ in one client: its update and its values of all
-    further releases are replaced by zero.
+    `ratio` is the least ratio over all releases; at an invitation it is an upper bound on the least ratio.  Sensitivity
+    is the largest change of a sum if the values of one client, or of one record as the unit of privacy, become zero.
     """
     if policy.noise is not None and ratio < policy.noise:
         raise _refused("noise", f"{float(ratio):.4g} of the squared sensitivity is below {policy.noise}")
@@ -369,7 +369,7 @@ class Owner:
             beacons.check_beacon(parameters, self.beacon)
 
     def attend(self, parameters: Parameters, machine: bytes) -> None:
-        """Count this round and its cost, once; raise beyond cap or budget, or if it was counted for another machine."""
+        """Count this round and its cost, once; raise if cap or budget forbids it, or if another machine counted it."""
         limits = Limits(self.policy.participations, self.policy.budget, parameters.participations or None)
         self.participation.reserve(parameters.run, parameters.index, machine, self._cost(parameters), limits)
         if self.receipts is not None:
@@ -394,6 +394,6 @@ def check_pinned(invite: Invite, root: bytes) -> None:
 
 
 def check_affordable(participation: Participation, requested: Costs, budget: OwnerBudget | None) -> None:
-    """Raise BudgetRefused if the budget does not cover the requested rounds; called before any data are used."""
+    """Raise BudgetRefused if the budget does not cover counted and `requested` rounds; called before data are used."""
     if budget is not None:
         check_budget(participation.spent(requested), budget, participation.plans(requested))

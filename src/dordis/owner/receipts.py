@@ -25,7 +25,7 @@ class Attended(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True
     index: int
     parameters: str
     is_listed: bool = True
-    """Whether the parameters list the clients; if not, an unacknowledged contribution may have no receipt."""
+    """Whether the parameters list the clients; if not, a receipt may omit an unacknowledged contribution."""
 
 
 class Acknowledged(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -69,7 +69,7 @@ class KeptRun:
     shown: dict[int, Shown] = field(default_factory=dict)
 
     def with_lines(self, data: bytes, path: Path) -> "KeptRun":
-        """Return a copy with the notes in the lines `data` of `path` added; raise InputError if a line is damaged."""
+        """Return a copy to which the lines `data` of the file `path` are added; raise InputError for a damaged line."""
         kept = KeptRun(dict(self.attended), set(self.unlisted), dict(self.delivered), dict(self.shown))
         for line in data.splitlines():
             try:
@@ -135,7 +135,8 @@ class KeptReceipts:
 
         A `complete` history begins with the run's first round; otherwise it begins after the last stored entry.  `keys`
         are the members' public signing keys, which verify receipts.  `me` is the id of this client.  If a receipt has
-        this client as a survivor of a round without a note, the stored notes are an old copy: this raises, too.
+        this client among the survivors of a round, but this client has no note of the round, its notes are an old copy:
+        HistoryContradicted is raised in this case, too.
         """
         kept = self.read(run)
         check_history(kept, shown, complete=complete, where=self.file(run))
@@ -247,7 +248,7 @@ def check_shown_receipt(entry: Shown, run: bytes) -> None:
 def check_own_state(kept: KeptRun, fresh: Iterable[Shown], me: ClientId, where: Path) -> None:
     """Raise HistoryContradicted if a sum contains the input of this client, but the client has no note of the round.
 
-    A client notes its participation before every upload.  Without this note, its state was lost or is an old copy.
+    A client notes its participation before every upload.  If the note is missing, the state was lost or is an old copy.
     """
     for entry in fresh:
         survivors = () if entry.receipt is None else entry.receipt.survivors
