@@ -9,7 +9,7 @@ import typer
 
 from dordis.cli import MOVED, app, output
 from dordis.cli.commands.run import find_newest_run
-from dordis.cli.options import finished_runs, preset_names
+from dordis.cli.options import recorded_runs, preset_names
 from dordis.report.facts import read_facts
 from dordis.report.page import render_report
 from tests.cli.in_process import dordis
@@ -97,7 +97,7 @@ def test_presets_and_runs_are_completed_and_the_newest_run_is_found(tmp_path, mo
         (path / "manifest.json").touch()
         (path / "config.toml").touch()
     monkeypatch.chdir(tmp_path)
-    assert finished_runs("runs/a") == ["runs/a/20261102T1", "runs/a/20261101T1"]
+    assert recorded_runs("runs/a") == ["runs/a/20261102T1", "runs/a/20261101T1"]
     assert find_newest_run(tmp_path / "runs" / "a") == runs[1]
     assert find_newest_run(runs[0]) == runs[0]
     assert find_newest_run(tmp_path) == tmp_path

@@ -45,6 +45,8 @@ def test_in_a_simulation_a_failure_is_raised():
         with pytest.raises(ZeroDivisionError):
             run("training", fail(ZeroDivisionError()))
     assert code.call("work", lambda: 7) == 7
+    with pytest.raises(UnusableUpdate, match=r"the encoding failed \(too large\): .* lower learning rate"):
+        code.encode("the encoding", fail(InputError("too large")), 3)
 
 
 @pytest.mark.parametrize("error", [ValueError("bad data"), SystemExit(3), Mute(), MemoryError()])

@@ -191,6 +191,8 @@ def test_more_than_half_can_drop_out_of_semi_honest_rounds_only() -> None:
     needs = find_needs(setting(100), MALICIOUS, 60)
     assert needs.threshold is None
     assert "semi-honest" in str(needs)
+    for mode in (MALICIOUS, SEMI_HONEST):  # one would be left, who may be the one colluder
+        assert "1 would be left and 1 may collude" in str(find_needs(setting(100), mode, 99))
     assert describe_rates(setting(10), MALICIOUS).endswith("40%: tolerance 4, threshold 6")
 
 

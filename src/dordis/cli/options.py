@@ -19,7 +19,7 @@ def preset_names(incomplete: str) -> list[str]:
     return [name for name in read_presets() if name.startswith(incomplete)]
 
 
-def finished_runs(incomplete: str) -> list[str]:
+def recorded_runs(incomplete: str) -> list[str]:
     """Return run paths that begin with `incomplete`, for completion in a shell; runs of one name are newest first."""
     found = [str(path.parent) for path in Path().glob("*/*/*/manifest.json")]
     return sorted((path for path in found if path.startswith(incomplete)), reverse=True)

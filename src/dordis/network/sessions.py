@@ -192,7 +192,7 @@ class FrameLimit:
 def check_not_flooding(left: float) -> None:
     """Raise ProtocolError if `left`, the number of control frames still allowed, is below 0."""
     if left < 0:
-        raise ProtocolError(f"more than {MOST_CONTROL_FRAMES} control frames came at once")
+        raise ProtocolError("too many control frames came at once")
 
 
 @dataclass(eq=False)

@@ -312,7 +312,7 @@ def check_lines(lines: list[bytes]) -> tuple[Rounds, bytes]:
         match = _LINE.fullmatch(line)
         written = _decode_line(match) if match else None
         if written is None or _encode_line(*written, last) != line:
-            raise InputError(f"line {number} of the participations was altered or cut: restore the file first")
+            raise InputError(f"line {number} of the participations was altered or cut: restore its newest copy")
         rounds[written[0]] = written[1]
         last = bytes.fromhex(line[-65:-1].decode())
     return rounds, last

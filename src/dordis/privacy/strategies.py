@@ -188,7 +188,9 @@ class Local(Strategy, frozen=True, tag="local"):
     """Nobody is trusted: every client adds all the Gaussian noise that it needs."""
 
     mechanism: ClassVar[str] = "local-gaussian"
-    description: ClassVar[str] = "every client adds all the noise that it needs itself. Dropout takes none of it away."
+    description: ClassVar[str] = (
+        "every client adds all the noise it needs itself. Dropout does not change its guarantee."
+    )
 
 
 class NoNoise(Strategy, frozen=True, tag="none"):

@@ -353,7 +353,7 @@ def check_records(parameters: Parameters, mechanism: Mechanism) -> None:
         return
     records.check(grid.block)
     if not mechanism.sums_records or grid.buckets:
-        raise ParametersRefused(f"sums of records are not folded, and not under the noise of '{mechanism.name}'")
+        raise ParametersRefused(f"sums of records cannot be folded, and cannot have the noise '{mechanism.name}'")
     scaled_clip = records.scaled_clip(grid.block)
     if not math.isclose(scaled_clip, grid.scale * mechanism.clip, rel_tol=1e-9):
         raise ParametersRefused(f"s c = {grid.scale * mechanism.clip} is not what C_q and k give, {scaled_clip}")

@@ -17,7 +17,6 @@ from itertools import accumulate, pairwise
 from typing import Any, Generic, TypeVar
 
 import msgspec
-import numpy as np
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
@@ -320,8 +319,7 @@ def check_model(invite: Invite, model: ModelBytes) -> None:
 
 def check_trainable(model: ModelBytes) -> None:
     """Raise ParametersRefused if a number of the model is not finite, or so large that training may overflow."""
-    values = model.array
-    if values.size and not float(np.maximum(values.max(), -values.min())) <= LARGEST_WEIGHT:
+    if not model.largest <= LARGEST_WEIGHT:
         raise ParametersRefused(
             f"the model has numbers that are not finite or beyond {LARGEST_WEIGHT}: this client does not train from it"
         )

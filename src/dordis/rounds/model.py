@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dordis.errors import InputError
+from dordis.protocols.limits import LARGEST_WEIGHT
 
 PIECE = 1 << 20
 """Largest size of a piece in bytes."""
@@ -48,6 +50,12 @@ class ModelBytes:
         values: Numbers = np.frombuffer(self.data, self.dtype)
         return values
 
+    @cached_property
+    def largest(self) -> float:
+        """Return the largest magnitude of the model's numbers; NaN if one of them is NaN."""
+        values = self.array
+        return float(np.maximum(values.max(), -values.min())) if values.size else 0.0
+
     def pieces(self) -> Iterator[tuple[int, bytes]]:
         """Yield the model's bytes in order, in pieces of at most `PIECE` bytes, each with its offset in bytes."""
         for offset in range(0, len(self.data), PIECE):
@@ -59,6 +67,16 @@ def digest(dtype: str, data: bytes) -> bytes:
     hashed = hashlib.sha256(b"dordis/v1/model" + dtype.encode())
     hashed.update(data)  # not copied: a model may be large
     return hashed.digest()
+
+
+def check_trained(model: ModelBytes) -> ModelBytes:
+    """Return a server's model; raise InputError if its numbers are not finite, or too large for clients to accept."""
+    if not model.largest <= LARGEST_WEIGHT:
+        raise InputError(
+            f"the model has numbers that are not finite or beyond {LARGEST_WEIGHT}: training diverged, so pass a lower "
+            "learning rate"
+        )
+    return model
 
 
 def check_dtype(dtype: str) -> None:

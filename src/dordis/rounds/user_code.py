@@ -102,8 +102,11 @@ class StopOnFailure:
         return work()
 
     def encode(self, what: str, work: Callable[[], Result], dim: int) -> Result | None:
-        """Return the result, or raise what `work` raises."""
-        return work()
+        """Return the result, or raise what `work` raises; an InputError becomes an UnusableUpdate, with advice."""
+        try:
+            return work()
+        except InputError as error:
+            raise UnusableUpdate(f"{what} failed ({error}): if training diverged, pass a lower learning rate") from None
 
     def notify(self, what: str, work: Callable[[], None]) -> None:
         """Run `work`, or raise what it raises."""

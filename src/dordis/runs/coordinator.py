@@ -36,7 +36,7 @@ from dordis.records.run_records import (
 from dordis.rounds.app import AppServer, RoundInfo
 from dordis.rounds.engine import AgreedRound, Gathered, InterruptedRound, RoundResult, RoundRunner
 from dordis.rounds.invitation import Invitation, Invite
-from dordis.rounds.model import ModelBytes
+from dordis.rounds.model import ModelBytes, check_trained
 from dordis.rounds.watch import AttemptBegan, StageBegan, Watch, silent
 from dordis.runs.budget import RunBudget, check_events
 from dordis.runs.plan import RoundPlan
@@ -308,8 +308,8 @@ class Coordinator:
         return candidates, min((able[u] for u in candidates), default=None)
 
     def _model(self) -> ModelBytes:
-        """Return the application's present model, from which clients train in the next round."""
-        return ModelBytes.from_numbers(self._app.model(), self._app.dtype)
+        """Return the application's present model, from which clients train next; raise InputError if it diverged."""
+        return check_trained(ModelBytes.from_numbers(self._app.model(), self._app.dtype))
 
     def _invitation(
         self, info: RoundInfo, design: RoundPlan, candidates: tuple[ClientId, ...], model: ModelBytes

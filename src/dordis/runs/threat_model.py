@@ -72,6 +72,7 @@ class DropoutNeeds:
     least: int
     """The least threshold against a malicious server: any two sets of this size have an honest client in common."""
     sparse: bool = False
+    colluders: int = 0
 
     @property
     def threshold_word(self) -> str:
@@ -91,11 +92,13 @@ class DropoutNeeds:
         if self.threshold is not None:
             threshold = "" if self.sparse else f" and protocol.threshold = {self.threshold}"
             return f"{lost}, set protocol.tolerance = {self.dropped}{threshold}"
-        semi = self.clients - self.dropped
+        left, fewer = self.clients - self.dropped, f"let at most {self.clients - self.least} drop out"
+        if left <= self.colluders:
+            return f"{lost} is impossible, because {left} would be left and {self.colluders} may collude: {fewer}"
         most = f"{lost} is impossible against a malicious server, which requires a threshold of {self.least}"
         return (
             f"{most}: set protocol.mode = 'semi-honest', protocol.tolerance = {self.dropped} and "
-            f"protocol.threshold = {semi}, or let at most {self.clients - self.least} drop out"
+            f"protocol.threshold = {left}, or {fewer}"
         )
 
 
@@ -117,7 +120,7 @@ def find_needs(setting: Setting, mode: str, dropped: int) -> DropoutNeeds:
     t: int | None = least
     if n - dropped < least:
         t = n - dropped if mode != MALICIOUS and n - dropped > T_C else None
-    return DropoutNeeds(n, dropped, t, least, setting.sparse)
+    return DropoutNeeds(n, dropped, t, least, setting.sparse, T_C)
 
 
 def describe_rates(setting: Setting, mode: str, rates: Iterable[Fraction] = RATES[1:]) -> str:

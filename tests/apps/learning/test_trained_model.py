@@ -70,3 +70,29 @@ def test_a_torch_module_comes_back_as_a_module_and_needs_its_class_to_be_loaded(
     again = dordis.load(saved, model=torch.nn.Linear(4, 2))
     np.testing.assert_array_equal(again.predict(ROWS), done.predict(ROWS))
     assert torch.equal(again.module.weight, done.model.weight)
+
+
+def images(clients=4):
+    """Return pairs of small images and labels, one pair for each client."""
+    return [(RNG.standard_normal((20, 1, 8, 8)).astype(np.float32), np.arange(20) % 3) for _ in range(clients)]
+
+
+@pytest.mark.parametrize("model", ["softmax", "mlp", "cnn"])
+def test_a_model_given_by_name_is_loaded_without_passing_it_again(model, tmp_path):
+    if model == "cnn":
+        pytest.importorskip("torch", reason="needs the extra 'torch'")
+    clients = images()
+    done = dordis.train(model, clients, epsilon=None, rounds=1, lr=0.01, fidelity="ideal", output=tmp_path)
+    (x, _), *_ = clients
+    assert done.predict(x).shape == (20,)
+    for place in (done.save(tmp_path / "saved"), done.path):
+        again = dordis.load(place)
+        np.testing.assert_array_equal(again.predict(x), done.predict(x))
+        np.testing.assert_array_equal(again.predict(x.reshape(20, 64)), done.predict(x))
+
+
+@pytest.mark.parametrize("fidelity", ["ideal", "full"])
+def test_training_that_diverges_is_no_dropout(fidelity, tmp_path):
+    """Without noise nothing is clipped, so an update may be too large for the sum's integers."""
+    with pytest.raises(InputError, match="lower learning rate"):
+        dordis.train("mlp", images(), epsilon=None, rounds=2, lr=1e4, fidelity=fidelity, output=tmp_path)

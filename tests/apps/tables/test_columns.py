@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dordis.apps.tables.columns import as_columns
+from dordis.apps.tables.columns import as_columns, read_columns
 from dordis.errors import InputError
 
 
@@ -19,6 +19,13 @@ def test_files_of_any_delimiter_and_encoding_are_read(tmp_path):
 def test_a_file_with_semicolons_may_have_decimal_commas(tmp_path):
     (tmp_path / "table.csv").write_text("a;b\n3,25;x\n-1;y\n")
     assert as_columns(tmp_path / "table.csv", "").numbers("a").tolist() == [3.25, -1.0]
+    assert read_columns(tmp_path / "table.csv", ["a"]).values.tolist() == [[3.25], [-1.0]]
+    assert read_columns(tmp_path / "table.csv", ["a"], skip_invalid=True).skipped == 0
+    (tmp_path / "bare.csv").write_text("3,25;1;0\n-1;2,5;0\n")
+    assert read_columns(tmp_path / "bare.csv").values.tolist() == [[3.25, 1, 0], [-1, 2.5, 0]]
+    (tmp_path / "commas.csv").write_text('a,b\n"3,25",1\n')
+    with pytest.raises(InputError, match=r"line 2, column 'a'.* is not a finite number"):
+        read_columns(tmp_path / "commas.csv")
 
 
 def test_empty_cells_are_gaps_however_they_are_written():

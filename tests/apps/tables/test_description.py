@@ -16,7 +16,7 @@ def test_one_message_names_every_column_without_a_range_or_categories():
     with pytest.raises(InputError) as error:
         Encoder.from_columns(Table(label="ill"), as_columns(ROWS, "patients.csv"))
     text = str(error.value)
-    assert text.startswith("4 columns of patients.csv need a public range or public categories: ")
+    assert text.startswith("4 columns of patients.csv must have a public range or public categories: ")
     assert "age, blood pressure, city, ill" in text
     for line in ("age = [LOW, HIGH]", '"blood pressure" = [LOW, HIGH]', 'city = ["...", "..."]'):
         assert line in text

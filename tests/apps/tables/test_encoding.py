@@ -38,6 +38,21 @@ def test_gaps_are_refused_in_one_message_filled_or_skipped():
         encoder(gaps={"age": "old"}).encode(ROWS, "rows")
 
 
+def test_the_summary_for_the_owner_says_what_happens_to_empty_cells():
+    made, columns = encoder(gaps={"age": "indicator"}), as_columns(ROWS, "rows")
+    shown = made.describe(columns, made.encode(ROWS, "rows"))
+    assert shown["column age"].endswith("; 1 empty cells: indicator")
+    assert shown["column city"].endswith("; 1 empty cells: other")
+    assert shown["columns not used"] == "none"
+
+
+def test_the_column_of_record_ids_is_used():
+    table, rows = Table(**KNOWN, gaps="skip"), ROWS | {"patient": ["a", "a", "b", "c"]}
+    made = Encoder.from_columns(table, as_columns(rows, "rows"), record="patient")
+    shown = made.describe(as_columns(rows, "rows"), made.encode(rows, "rows"))
+    assert shown["columns not used"] == "none"
+
+
 def test_the_width_does_not_depend_on_the_rows():
     for gaps in ("indicator", "skip"):
         made = encoder(gaps=gaps)

@@ -16,7 +16,7 @@ from dordis.apps.learning.optim import FedAvg, Memory, Optimiser, SampleWeights
 from dordis.apps.learning.record_gradients import RecordLearner
 from dordis.apps.learning.settings import Settings
 from dordis.apps.learning.task import LearningTask, Use, prepare_learning
-from dordis.apps.learning.trained_model import SAVED_MODEL, TrainedModel
+from dordis.apps.learning.trained_model import SAVED_MODEL, TrainedModel, is_built_in
 from dordis.apps.mean import clip_to_norm
 from dordis.apps.tables.encoding import Encoder
 from dordis.errors import InputError
@@ -128,9 +128,12 @@ class Server(AppServer):
         return self._model.trained(self.average_parameters())
 
     def export(self, directory: Path) -> None:
-        """Write the trained model to a directory; if it was trained on a table, write its preprocessing too."""
+        """Write the trained model to a directory, with its preprocessing if it was trained on a table.
+
+        A user's own model is written only if there is preprocessing: its parameters are in the checkpoint already.
+        """
         self._model.save(self.average_parameters(), directory)
-        if self._encoder is not None:
+        if self._encoder is not None or is_built_in(self._model):
             self.trained_model().save(directory / SAVED_MODEL)
 
     def state(self) -> State:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dordis.apps.learning.data import Samples, Target
@@ -205,6 +206,22 @@ NETWORKS: dict[str, Callable[..., Any]] = {"cnn": cnn, "resnet18": resnet18, "vg
 NUMPY = ("softmax", "linear", "mlp")
 
 
+class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings from which one of the `NETWORKS` is constructed again, for a model that was saved."""
+
+    name: str
+    shape: tuple[int, ...]
+    classes: int
+    tokens: int
+    target: Target
+    options: dict[str, Any]
+
+    def construct(self) -> Model:
+        """Return the network; its parameters are still those of an untrained one."""
+        inputs = Inputs(self.shape, self.classes, self.tokens, self.target)
+        return make_model(self.name, inputs, self.options, seed=0)
+
+
 def make_model(name: str, inputs: Inputs, options: dict[str, Any], seed: int, device: str = "auto") -> Model:
     """Return the model `name`.  A torch module is wrapped, with initial parameters that follow from `seed`.
 
@@ -219,7 +236,11 @@ def make_model(name: str, inputs: Inputs, options: dict[str, Any], seed: int, de
         if name in NETWORKS:
             import_torch()
             with seed_torch(seed):
-                return TorchModel(NETWORKS[name](inputs, **options), inputs.target, device)
+                network = TorchModel(NETWORKS[name](inputs, **options), inputs.target, device)
+            network.architecture = Architecture(
+                name, inputs.shape, inputs.classes, inputs.tokens, inputs.target, options
+            )
+            return network
         maker: Callable[..., Any] = load_object(name, "the model (app.options.model)", Callable)  # type: ignore[arg-type]
         with seed_torch(seed):
             model = maker(inputs.features, inputs.classes, **options)

@@ -57,6 +57,8 @@ class TorchModel(Model):
             raise InputError("the module has no parameters to train")
         self._training_buffers: list[TrainingBuffers] = []
         self.buffers = UpdateBuffers()
+        self.architecture: Any = None
+        """The settings of a network that dordis constructed (`networks.Architecture`); None for a user's module."""
         self.draws_in_turn = False
         """Whether a layer drew from torch's global generator, which threads share.  If so, threads are not used."""
 

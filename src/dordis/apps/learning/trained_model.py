@@ -19,8 +19,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from dordis.apps.learning.data import Target
+from dordis.apps.learning.data import Target, flatten
 from dordis.apps.learning.models import Linear, Mlp, Model, Softmax
+from dordis.apps.learning.networks import Architecture
 from dordis.apps.learning.trainer import import_torch
 from dordis.apps.tables.columns import normalise
 from dordis.apps.tables.description import INDICATOR, REFUSE, SKIP
@@ -31,14 +32,14 @@ from dordis.privacy.scaling import Floats
 SAVED_MODEL = "model.dordis"
 """Name of the file in the directory of a run that has the trained model and its preprocessing."""
 WEIGHTS, DESCRIPTION = "parameters.npy", "model.json"
-FORMAT = "dordis model 1"
+FORMAT = "dordis model 2"
 
 
 class ModelDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Description from which a saved built-in model is constructed again.
 
-    `kind` is the name of a built-in model, whose dimensions are in `sizes`.  For a user's model, `kind` names the class
-    of the model, which is not stored.
+    `kind` is the name of a built-in model.  Its dimensions are in `sizes`, or in `architecture` for a torch network.
+    For a user's model, `kind` names the class of the model, which is not stored.
     """
 
     format: str
@@ -46,6 +47,7 @@ class ModelDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sizes: dict[str, int]
     target: str
     encoder: Encoder | None = None
+    architecture: Architecture | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +80,8 @@ class TrainedModel:
         x = np.asarray(rows) if self.encoder is None else self.encoder.encode_features(rows, "the table")
         if x.ndim < 2:
             raise InputError(f"predict takes one row for each input, not an array of shape {x.shape}")
+        if is_built_in(self.model):
+            x = flatten(x)  # they are trained on rows, and networks restore the shape of images
         return self.model.scores(self.parameters, x if x.dtype.kind == "f" else x.astype(np.float64))
 
     def predict(self, rows: Any) -> npt.NDArray[Any]:
@@ -97,7 +101,7 @@ class TrainedModel:
         np.save(weights, self.parameters, allow_pickle=False)
         description = self.description or describe_model(self.model, self.encoder)
         try:
-            with zipfile.ZipFile(where, "w", zipfile.ZIP_DEFLATED) as archive:
+            with zipfile.ZipFile(where, "w") as archive:
                 archive.writestr(DESCRIPTION, msgspec.json.format(msgspec.json.encode(description), indent=2))
                 archive.writestr(WEIGHTS, weights.getvalue())
         except OSError as error:
@@ -109,16 +113,25 @@ class TrainedModel:
         return export_model(self, path, example)
 
 
+def is_built_in(model: Model | None) -> bool:
+    """Tell whether a model can be constructed again from its description."""
+    return isinstance(model, Softmax | Linear | Mlp) or getattr(model, "architecture", None) is not None
+
+
 def describe_model(model: Model | None, encoder: Encoder | None) -> ModelDescription:
     """Return the description of a model, which is stored with the parameters."""
     kind, sizes = f"class {type(model).__qualname__}", {}
+    architecture: Architecture | None = getattr(model, "architecture", None)
     if isinstance(model, Softmax | Linear | Mlp):
         names = ("features", "classes", "outputs", "hidden")
         kind = type(model).__name__.lower()
         sizes = {name: getattr(model, name) for name in names if hasattr(model, name)}
+    elif architecture is not None:
+        kind = architecture.name
     elif (module := getattr(model, "_module", None)) is not None:
         kind = f"torch {type(module).__qualname__}"
-    return ModelDescription(FORMAT, kind, sizes, "" if model is None else model.target, encoder)
+    target = "" if model is None else model.target
+    return ModelDescription(FORMAT, kind, sizes, target, encoder, architecture)
 
 
 def read_model(path: Path, model: Model | None = None) -> TrainedModel:
@@ -145,6 +158,8 @@ def read_model(path: Path, model: Model | None = None) -> TrainedModel:
 
 def _build(description: ModelDescription) -> Model | None:
     sizes = description.sizes
+    if description.architecture is not None:
+        return description.architecture.construct()
     match description.kind:
         case "softmax":
             return Softmax(sizes["features"], sizes["classes"])

@@ -230,12 +230,24 @@ class Cells:
         """Return the columns with these indices as numbers, (rows, columns); raise InputError if a cell is no finite
         number.
         """
-        return np.array([[_cell(self.path, line, self.names[i], row[i]) for i in places] for line, row in self.lines])
+        return np.array([[self._cell(line, self.names[i], row[i]) for i in places] for line, row in self.lines])
 
     def texts(self, name: str) -> list[str]:
         """Return the cells of a column as texts, without surrounding white space."""
         (place,) = _places(self.path, self.names, [name])
         return [row[place].strip() for _, row in self.lines]
+
+    def is_finite(self, text: str) -> bool:
+        """Tell whether a cell is a finite number; with the delimiter ";" it may have a decimal comma."""
+        number = _number(text, self.delimiter)
+        return number is not None and math.isfinite(number)
+
+    def _cell(self, line: int, name: str, text: str) -> float:
+        number = _number(text, self.delimiter)
+        if number is None or not math.isfinite(number):
+            advice = "correct it, choose other columns, or skip such rows (--skip-invalid)"
+            raise InputError(f"line {line}, column '{name}' of {self.path} is not a finite number: {advice}")
+        return number
 
 
 def read_cells(path: Path) -> Cells:
@@ -245,7 +257,7 @@ def read_cells(path: Path) -> Cells:
     """
     delimiter, lines = _read_lines(path)
     first = lines[0][1]
-    headed = any(_number(cell) is None for cell in first)
+    headed = any(_number(cell, delimiter) is None for cell in first)
     names = [cell.strip() for cell in first] if headed else [str(i) for i in range(1, len(first) + 1)]
     lines = lines[1:] if headed else lines
     if not lines:
@@ -263,7 +275,7 @@ def read_columns(path: Path, wanted: Sequence[str] | None = None, *, skip_invali
     places = _places(path, cells.names, wanted)
     numbered = list(enumerate(cells.lines, start=1))
     if skip_invalid:
-        numbered = [(row, line) for row, line in numbered if all(_is_finite(line[1][i]) for i in places)]
+        numbered = [(row, line) for row, line in numbered if all(cells.is_finite(line[1][i]) for i in places)]
         if not numbered:
             raise InputError(f"no row of {path} has finite numbers in all chosen columns")
     kept = replace(cells, lines=[line for _, line in numbered])
@@ -280,10 +292,11 @@ def read_header(path: Path) -> tuple[str, ...]:
         return _parquet_header(path)
     text = _decode(path, _read_bytes(path, _HEADER_BYTES))
     first = next((line for line in text.splitlines() if line.strip()), "")
-    names = next(csv.reader([first], delimiter=find_delimiter(first)), [])
+    delimiter = find_delimiter(first)
+    names = next(csv.reader([first], delimiter=delimiter), [])
     if not names:
         raise InputError(f"{path} is empty: its first line must have the names of the columns")
-    if all(_number(name) is not None for name in names):
+    if all(_number(name, delimiter) is not None for name in names):
         raise InputError(f"the first line of {path} holds numbers: put a line with the names of the columns before it")
     return tuple(name.strip() for name in names)
 
@@ -365,21 +378,8 @@ def _places(path: Path, names: Sequence[str], wanted: Sequence[str] | None) -> l
     return [names.index(name) for name in wanted]
 
 
-def _cell(path: Path, line: int, name: str, text: str) -> float:
-    number = _number(text)
-    if number is None or not math.isfinite(number):
-        advice = "correct it, choose other columns, or skip such rows (--skip-invalid)"
-        raise InputError(f"line {line}, column '{name}' of {path} is not a finite number: {advice}")
-    return number
-
-
-def _is_finite(text: str) -> bool:
-    number = _number(text)
-    return number is not None and math.isfinite(number)
-
-
-def _number(text: str) -> float | None:
+def _number(text: str, delimiter: str) -> float | None:
     try:
-        return float(text)
+        return float(text.replace(",", ".") if delimiter == ";" else text)
     except ValueError:
         return None

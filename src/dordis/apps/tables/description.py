@@ -155,7 +155,7 @@ def check_described(table: Table, columns: Columns) -> None:
     open_ = [name for name in open_ if not columns.is_bool(name) or name in table.labels]
     if open_:
         raise InputError(
-            f"{len(open_)} column{'s' if len(open_) > 1 else ''} of {columns.where} need a public range or public "
+            f"{len(open_)} column{'s' if len(open_) > 1 else ''} of {columns.where} must have a public range or public "
             f"categories: {', '.join(open_)}. They are never read from private rows. Paste and fill in public "
             f"knowledge, or add a column to exclude:\n{template(table, open_, columns.has_numbers)}"
         )

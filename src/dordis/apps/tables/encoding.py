@@ -129,7 +129,7 @@ class Encoder(msgspec.Struct, frozen=True):
 
     def describe(self, columns: Columns, rows: EncodedRows) -> dict[str, str]:
         """Return a summary of the rows by topic, for the owner of the rows only: it reveals counts without noise."""
-        used = {*self.features, *self.table.labels, self.table.client}
+        used = {*self.features, *self.table.labels, self.table.client, self.record}
         shown = {
             "file": columns.where,
             "rows": f"{len(rows.y):,} used" + (f", {rows.skipped:,} skipped for their gaps" if rows.skipped else ""),
@@ -153,7 +153,10 @@ class Encoder(msgspec.Struct, frozen=True):
             values = columns.numbers(name)
             outside = int(((values < low) | (values > high)).sum())
             said = f"range {low:g} .. {high:g}" + (f", {outside:,} values clipped to it" if outside else "")
-        return said + (f"; {empty:,} empty cells: {self.table.gap(name)}" if empty else "")
+        other = name in self.table.categories and name not in self.table.labels
+        gap = self.table.gap(name)
+        treated = "other" if other and gap in (REFUSE, INDICATOR) else gap
+        return said + (f"; {empty:,} empty cells: {treated}" if empty else "")
 
     def _keep_rows(self, columns: Columns) -> tuple[Columns, int]:
         """Return the columns without skipped rows, and the number of skipped rows.

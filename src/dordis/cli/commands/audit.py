@@ -35,7 +35,7 @@ def audit(
     ] = None,
     late: Annotated[
         int | None,
-        typer.Option(help="Clients that drop out after their upload; a quarter of the tolerated number if not given."),
+        typer.Option(help="Clients that drop out after their upload; if not given, half of what --dropped leaves."),
     ] = None,
     scheme: Annotated[str, typer.Option(help="How noise is divided: single, or exact as in the paper.")] = "single",
     protocol: Annotated[str, typer.Option(help="The summing protocol: secagg, secagg+ or plaintext.")] = "secagg",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dordis.cli.options import Authority, Json, RegistryFile, finished_runs
+from dordis.cli.options import Authority, Json, RegistryFile, recorded_runs
 from dordis.cli.output import facts_table, finite, make_table, print_result, show_progress
 from dordis.errors import InputError
 
@@ -26,7 +26,7 @@ LISTED_CLIENTS = 10
 
 
 def verify_ledger(
-    path: Annotated[Path, typer.Argument(help="A run, or its ledger.jsonl.", autocompletion=finished_runs)],
+    path: Annotated[Path, typer.Argument(help="A run, or its ledger.jsonl.", autocompletion=recorded_runs)],
     run: Annotated[str | None, typer.Option(help="The expected run id, in hex.")] = None,
     head: Annotated[str | None, typer.Option(help="The hash of a line that the ledger must still contain.")] = None,
     as_json: Json = False,
@@ -59,7 +59,7 @@ def verify_ledger(
 
 def add_ledgers(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Runs, or ledgers of queries.", autocompletion=finished_runs)
+        list[Path], typer.Argument(metavar="RUN...", help="Runs, or ledgers of queries.", autocompletion=recorded_runs)
     ],
     delta: Annotated[float | None, typer.Option(help="Delta of the sum; the smallest of all if not given.")] = None,
     as_json: Json = False,
@@ -150,7 +150,7 @@ def verify(
         typer.Argument(
             metavar="RUN|RECEIPT|ARCHIVE",
             help="A run, one of its receipts, or an archive of dordis export.",
-            autocompletion=finished_runs,
+            autocompletion=recorded_runs,
         ),
     ],
     registry: RegistryFile = None,
@@ -301,7 +301,7 @@ def explain(
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run.", autocompletion=finished_runs)],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run.", autocompletion=recorded_runs)],
     archive: Annotated[Path, typer.Argument(metavar="AUDIT.zip", help="The file to write.")],
     as_json: Json = False,
 ) -> None:

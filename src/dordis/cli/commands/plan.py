@@ -47,7 +47,7 @@ def plan_noise(
     ] = 0.0,
     bits: Annotated[str, typer.Option(help="Bits of a coordinate; auto: the fewest without loss.")] = AUTO,
     projection: Annotated[
-        str, typer.Option(help="Number of coordinates to which updates are folded: a number, auto or off.")
+        str, typer.Option(help="Number of coordinates to which updates are folded: a number, auto, adaptive or off.")
     ] = AUTO,
     accounting: Annotated[
         str,
@@ -184,7 +184,7 @@ def _read_projection(text: str) -> str | int:
     if text in (AUTO, "adaptive", "off"):
         return text
     if not text.isdecimal() or int(text) < 1:
-        raise InputError(f"--projection takes a number, '{AUTO}' or 'off', not '{text}'")
+        raise InputError(f"--projection takes a number, '{AUTO}', 'adaptive' or 'off', not '{text}'")
     return int(text)
 
 

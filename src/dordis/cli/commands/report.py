@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dordis.cli.options import Json, finished_runs
+from dordis.cli.options import Json, recorded_runs
 from dordis.cli.output import facts_table, finite, make_table, print_result, show_progress
 from dordis.errors import InputError
 
@@ -20,7 +20,7 @@ def report(
         typer.Argument(
             metavar="RUN...",
             help="Directories of runs, which are compared, or a folder of runs, which is indexed; runs/ if not given.",
-            autocompletion=finished_runs,
+            autocompletion=recorded_runs,
         ),
     ] = None,
     output: Annotated[

@@ -20,9 +20,9 @@ from dordis.cli.options import (
     Quiet,
     Verbose,
     Yes,
-    finished_runs,
     override_data_dir,
     override_settings,
+    recorded_runs,
 )
 from dordis.cli.output import INTERRUPTED, OVER_BUDGET, make_console, print_result
 from dordis.errors import HopelessPlan, ImpossibleSum, InputError, RoundFailed
@@ -54,14 +54,14 @@ def run(
     resume: Annotated[
         Path | None,
         typer.Option(
-            help="Resume the run in this directory, or the newest run in this folder.", autocompletion=finished_runs
+            help="Resume the run in this directory, or the newest run in this folder.", autocompletion=recorded_runs
         ),
     ] = None,
     succeed: Annotated[
         Path | None,
         typer.Option(
             help="Start a run that continues the one in this directory with other clients or settings.",
-            autocompletion=finished_runs,
+            autocompletion=recorded_runs,
         ),
     ] = None,
     ledger: Annotated[

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dordis.cli.options import Json, LogFormat, LogLines, Overrides, Preset, Quiet, Verbose, Yes, finished_runs
+from dordis.cli.options import Json, LogFormat, LogLines, Overrides, Preset, Quiet, Verbose, Yes, recorded_runs
 from dordis.cli.output import DONE, make_console
 from dordis.errors import DISK_FULL, DordisError, InputError
 
@@ -57,12 +57,12 @@ def serve(
     preset: Preset = None,
     setting: Overrides = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Resume the run in this directory.", autocompletion=finished_runs)
+        Path | None, typer.Option(help="Resume the run in this directory.", autocompletion=recorded_runs)
     ] = None,
     succeed: Annotated[
         Path | None,
         typer.Option(
-            help="Start a run that continues this one with the present members.", autocompletion=finished_runs
+            help="Start a run that continues this one with the present members.", autocompletion=recorded_runs
         ),
     ] = None,
     yes: Yes = False,

@@ -1,8 +1,8 @@
 """A Flower SuperExec whose ClientApps start fast: they are forked from a process that has imported their modules.
 
-Flower starts a process for each message.  A private round takes six messages, and importing Flower is most of the work
-of such a process.  With `--isolation process` a SuperNode lets a SuperExec start these processes.  This SuperExec takes
-the arguments of `flower-superexec`; every message still has its own process.
+Flower starts a process for each message.  A private round with SecAgg takes six to eight messages, and importing Flower
+is most of the work of such a process.  With `--isolation process` a SuperNode lets a SuperExec start these processes.
+This SuperExec takes the arguments of `flower-superexec`; every message still has its own process.
 """
 
 import multiprocessing

@@ -273,7 +273,7 @@ class AssistedSetup(SummingSetup):
 def check_not_left_out(standing: Complaints, client: ClientId) -> None:
     """Raise MalformedMessage if the client is proved wrong or has an unresolved complaint: it would not be in U3."""
     if client in standing.left_out:
-        raise MalformedMessage(f"client {client} is left out of this run: a helper could not open its box")
+        raise MalformedMessage(f"client {client} is left out of this run: a helper found its box unusable")
 
 
 def check_quorum_left(parameters: AssistedParameters, stage: str, live: Sequence[ClientId]) -> None:
