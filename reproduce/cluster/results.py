@@ -232,7 +232,8 @@ def figure_10_table(setting: Setting) -> Table:
 
 def figure_2_table(results: ClusterResults) -> Table:
     """Return the share of aggregation in a round, training included."""
-    table = Table("setting", "plain", "pipelined", title=f"share of aggregation; training {results.training:.1f} s")
+    title = f"share of aggregation in aggregation and training together; training takes {results.training:.1f} s"
+    table = Table("setting", "plain", "pipelined", title=title)
     for setting in results.settings:
         shares = [aggregation_share(row, results) for row in (setting.plain, setting.fastest)]
         table.add_row(setting.title, *("" if share is None else f"{share:.0%}" for share in shares))

@@ -11,16 +11,35 @@ from reproduce.paper.jobs import Finished
 TITLE = "The paper, figure by figure"
 INTRODUCTION = (
     "This page has every figure and table of the paper's evaluation and motivation, with the paper's numbers beside "
-    "ours. Each section says first what was run. For each statement of the paper the column *verdict* says whether it "
-    "is true here: `holds`, `NO: differs, because ...` or `cannot be run here`. A number is called *fitted* if the "
-    "costs in our model were chosen so that this number results; a fitted number proves nothing. A section without "
-    "results says `not run`. Figures 5 and 7 and table 4 describe the protocol, the architecture and the programming "
-    "interface: [paper_map.md](../paper_map.md) says where they are in dordis."
+    "ours. The paper is *Dordis: Efficient Federated Learning with Dropout-Resilient Differential Privacy*. Each "
+    "section says first what was run. For each statement of the paper the column *verdict* says whether it is true "
+    "here: `holds`, `NO: differs, because ...` or `cannot be run here`. `no claim of the paper` stands beside a number "
+    "of ours that the paper does not give. A number is called *fitted* if the costs in our model of round times were "
+    "chosen so that this number results; a fitted number proves nothing. A section without results says `not run`. "
+    "Figures 5 and 7 and table 4 describe the protocol, the architecture and the programming interface: "
+    "[paper_map.md](../paper_map.md) says where they are in dordis. The [glossary](../glossary.md) has the words of "
+    "dordis, such as *ledger* and *survivor*."
+)
+TERMS = (
+    "n is the number of clients in a round, and d the number of coordinates of an update. T is the tolerance: the "
+    "number of clients that may drop out before the upload. t is the threshold: the number of clients that must "
+    "answer until the end of a round. *Orig*, *Early*, *Con-2*, *Con-5*, *Con-8* and *XNoise* are ways to divide the "
+    "noise over the clients. With Orig every client adds an even share of the planned noise. Early is the same, but "
+    "the run ends when its budget of epsilon is spent. With Con-2, Con-5 and Con-8 clients add enough noise for a "
+    "dropout of 20, 50 and 80 %. With XNoise clients add enough noise for T dropouts, and the excess is removed from "
+    "the sum. XNoise has two noise schemes: in `exact`, the paper's, a client has T removable components of noise, in "
+    "`single` it has one. At *ideal fidelity* the result of a round is computed directly, without masks, with noise "
+    "of the same distribution. The *paper's accounting* adds the Renyi divergences of all rounds, as if every client "
+    "took part in every round. A *stand-in* is other data or a smaller model in the place of the paper's."
 )
 DATA = (
     "DIR has the data sets of the presets `mnist-writers`, `cifar10-features` and `chat`, and an .npz file of "
-    "devices' availability with `avail` in its name. The column *seconds* has the time of all jobs of a section, one "
-    "after the other, on the machine that ran them. A job that several sections need is counted in each of them."
+    "devices' availability with `avail` in its name. A *job* is one run, one measurement or one simulation."
+)
+COUNTS = (
+    "The table has the number of statements of each section by their verdict. The column *seconds* has the time of all "
+    "jobs of a section, one after the other, on the machine that ran them. A job that several sections need is counted "
+    "in each of them."
 )
 CHARTS = "The charts of this section are in `paper.html`, which `python -m reproduce all` writes beside this page."
 NOT_RUN = "not run"
@@ -29,6 +48,11 @@ NOT_RUN = "not run"
 def command(section: Section, scale: str) -> str:
     """Return the command that prints a section's numbers."""
     return section.command if scale != FULL else f"{section.command} --scale paper"
+
+
+def describe_command(scale: str) -> str:
+    """Say which command writes the page, and from which data."""
+    return f"`python -m reproduce all --scale {scale} --data-dir DIR` writes this page. {DATA}"
 
 
 def missing_jobs(section: Section, scale: str, finished: Mapping[str, Finished]) -> list[str]:
@@ -67,10 +91,12 @@ def write_markdown(sections: Sequence[Section], scale: str, finished: Mapping[st
     parts = [
         f"# {TITLE}",
         INTRODUCTION,
-        f"`python -m reproduce all --scale {scale} --data-dir DIR` writes this page. {DATA}",
+        TERMS,
+        describe_command(scale),
         *([how_run] if how_run else []),
+        COUNTS,
+        _summary(sections, scale, finished),
     ]
-    parts.append(_summary(sections, scale, finished))
     for section in sections:
         parts += [f"## {section.number.capitalize()}: {section.title}", section.what, f"    {command(section, scale)}"]
         content = show_section(section, scale, finished)
@@ -114,8 +140,8 @@ def _markdown_grid(grid: Grid) -> str:
 
 def write_html(sections: Sequence[Section], scale: str, finished: Mapping[str, Finished], how_run: str = "") -> str:
     """Return the page with its charts, as one file."""
-    body = [f"<h1>{TITLE}</h1>", f"<p>{html.escape(INTRODUCTION.split(' Figures 5')[0])}</p>"]
-    body += [f"<p>{html.escape(how_run)}</p>"] if how_run else []
+    texts = [INTRODUCTION.split(" Figures 5")[0], TERMS, describe_command(scale), *([how_run] if how_run else [])]
+    body = [f"<h1>{TITLE}</h1>", *(f"<p>{html.escape(text)}</p>" for text in texts)]
     for section in sections:
         content = show_section(section, scale, finished)
         body.append(f"<h2>{html.escape(section.number.capitalize())}: {html.escape(section.title)}</h2>")

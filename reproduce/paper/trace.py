@@ -29,20 +29,29 @@ WRITERS = (
 SEEDS = (0, 1, 2)
 WIDE = 0.3
 DEVICES = (
-    f"The clients are the {VOLATILE} most volatile of all devices in FLASH, a trace of real phones in slots of half an "
-    "hour; each round takes one slot."
+    f"Every client behaves like one of the {VOLATILE} most volatile phones of FLASH, those that come and go most "
+    "often. FLASH is a trace of real phones that says in which half hours each phone was available. Each round takes "
+    "one half hour. The server selects among the clients whose phones are available, and a client drops out if its "
+    "phone is not available in the next half hour."
 )
 SHORT = (
-    "have updates of 16 zeros, the paper's accounting, 16 bits for each coordinate instead of the paper's 20, 16 "
-    "clients a round, T = 14 and t = 2"
+    "have updates of 16 zeros, because epsilon does not depend on the updates. They have the paper's accounting, 16 "
+    "bits for each coordinate instead of the paper's 20, n = 16, T = 14 and t = 2"
 )
 REPLAYED = f"Real runs of dordis were made at ideal fidelity. {DEVICES} The runs {SHORT}."
 TRAINED = (
     "Real training gives the accuracy, and other runs give epsilon, all at ideal fidelity. The training is on a "
-    "stand-in for CIFAR-10: MNIST by its 539 writers, with public features, up to 100 clients a round and 20 rounds. "
-    f"The runs for epsilon {SHORT}. In all runs each client has one of the {VOLATILE} most volatile devices in FLASH, "
-    "a trace of real phones in slots of half an hour; each round takes one slot."
+    "stand-in for CIFAR-10: MNIST, with its 539 writers as clients. A softmax model is trained on public features, "
+    "numbers that a fixed public function computes from each image. The training has 20 rounds with up to 100 clients "
+    f"each, planned for epsilon = 6. The runs for epsilon {SHORT}. In all runs the clients drop out as follows. "
+    f"{DEVICES}"
 )
+
+PRIVACY = (
+    "epsilon after the last round (a run that ended by `rounds` finished its planned rounds, one that ended by "
+    "`budget` had spent its budget)"
+)
+ACCURACY_HEADS = ("noise", "accuracy of three seeds, %", "mean, %", "lost, in percent of the accuracy without noise")
 
 
 def epsilon_job(task: str, noise: str) -> Job:
@@ -85,7 +94,7 @@ def show_figure_1a(results: Results) -> Content:
     ours = f"{fmean(dropped):.0%} on average, {min(dropped):.0%} to {max(dropped):.0%}"
     series = (Series("dropped", tuple((i, 100 * part) for i, part in enumerate(dropped, 1))),)
     wide = max(dropped) - min(dropped) >= WIDE
-    said = f"dropout varies greatly from round to round (by {100 * WIDE:.0f} points or more)"
+    said = f"the share of clients that drop out varies greatly from round to round (by {100 * WIDE:.0f} points or more)"
     return Content(
         [Verdict.decide(said, "yes (a plot)", ours, wide, "these phones stay")],
         (),
@@ -107,12 +116,14 @@ def privacy_verdicts(results: Results, task: str) -> list[Verdict]:
     spent = {noise: results[f"trace epsilon {task} {noise}"]["epsilon"][-1] for noise in STRATEGIES[1:]}
     paper = PAPER_EPSILON[task]
     mean = fmean(results[f"trace epsilon {task} orig"]["dropped"])
-    other = f"the availability trace is another one: here {mean:.0%} drop out of a round on average"
+    other = f"the availability trace is another one: here {mean:.0%} of the clients drop out of a round on average"
     return [
         Verdict.decide(
             "Orig spends more than its budget of 6", f"{paper}", f"{spent['orig']:.2f}", spent["orig"] > 6, other
         ),
-        Verdict.decide("Con-2 spends too much", "yes", f"{spent['con-2']:.2f}", spent["con-2"] > BUDGET, other),
+        Verdict.decide(
+            "Con-2 spends more than its budget", "yes", f"{spent['con-2']:.2f}", spent["con-2"] > BUDGET, other
+        ),
         Verdict.decide(
             "Con-8 stays within the budget", "yes", f"{spent['con-8']:.2f}", spent["con-8"] <= BUDGET, other
         ),
@@ -153,14 +164,14 @@ def show_figure_1b(results: Results) -> Content:
     verdicts = [
         *privacy_verdicts(results, "cifar10"),
         Verdict.decide(
-            "Early loses 19-29 % against training without noise",
+            "Early loses 19-29 % of the accuracy of training without noise",
             "19-29 %",
             f"{lost:.1f} %",
             19 <= lost <= 29,
-            "a small model on public features has other losses than ResNet-18",
+            "a small model on public features loses another share of its accuracy than ResNet-18",
         ),
         Verdict.decide(
-            "Con-8 has too much noise: less accuracy than Con-5 and Con-2",
+            "Con-8 has too much noise: less accuracy than Con-5 and Con-2 (accuracies in this order)",
             "yes",
             f"{mean['con-8']:.1f}, {mean['con-5']:.1f}, {mean['con-2']:.1f} %",
             mean["con-8"] < min(mean["con-5"], mean["con-2"]),
@@ -168,25 +179,25 @@ def show_figure_1b(results: Results) -> Content:
         ),
     ]
     grids = [
-        Grid("privacy", ("noise", "rounds", "epsilon", "ended by"), epsilon_rows(results, "cifar10")),
-        Grid("accuracy of the stand-in", ("noise", "seeds", "mean, %", "lost against no noise"), trained),
+        Grid(PRIVACY, ("noise", "rounds", "epsilon", "ended by"), epsilon_rows(results, "cifar10")),
+        Grid("accuracy of the stand-in", ACCURACY_HEADS, trained),
     ]
     return Content(verdicts, grids, [epsilon_chart(results, "cifar10", "Figure 1b: epsilon, 150 rounds")])
 
 
 def show_figure_1c(results: Results) -> Content:
     """Compare the privacy of all strategies over 300 rounds."""
-    said = "Con-5 loses 16 % of accuracy for CIFAR-100, Early 19-29 %"
+    said = "for CIFAR-100 Con-5 loses 16 % of the accuracy, and Early 19-29 %"
     verdicts = [
         *privacy_verdicts(results, "cifar100"),
         Verdict(
             said,
-            "16 %",
+            "16 %, 19-29 %",
             "not run",
-            f"{CANNOT}CIFAR-100 is not at hand, and ResNet-18 learns almost nothing under noise of the right size",
+            f"{CANNOT}CIFAR-100 is not at hand, and under the noise for epsilon 6 ResNet-18 learns almost nothing",
         ),
     ]
-    grid = Grid("privacy", ("noise", "rounds", "epsilon", "ended by"), epsilon_rows(results, "cifar100"))
+    grid = Grid(PRIVACY, ("noise", "rounds", "epsilon", "ended by"), epsilon_rows(results, "cifar100"))
     return Content(verdicts, [grid], [epsilon_chart(results, "cifar100", "Figure 1c: epsilon, 300 rounds")])
 
 

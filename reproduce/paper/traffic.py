@@ -11,12 +11,14 @@ from reproduce.paper import Content, Grid, Job, Results, Section, Verdict
 
 MESSAGES = (
     "Real rounds of SecAgg with updates of 1,000 coordinates were run, one for each number of clients and each noise "
-    "scheme, and the bytes of a survivor's encoded messages were counted. The bytes of rebasing are computed from the "
-    "length of the model."
+    "scheme, and the bytes of a survivor's encoded messages were counted. The bytes under Orig are subtracted. In the "
+    "worst case only t clients answer the request to unmask; in the usual case all clients that uploaded answer it. An "
+    "MB is 2^20 bytes, as in the paper. The bytes of rebasing, the paper's alternative to XNoise, are computed from "
+    "the length of the model."
 )
 REMARKS = (
-    "The paper's megabytes (2^20 bytes) are compared with the bytes that a survivor sends and receives together; about "
-    "half of these are sent.",
+    "The paper's figures are compared with the bytes that a survivor sends and receives together in the worst case; "
+    "about half of these are sent.",
     "Rebasing is simulated for its cost only: no epsilon is proved for it, and the paper describes no protocol for it.",
     "`single`, our default, has one seed for each client where the paper's `exact` has T.",
 )
@@ -50,11 +52,11 @@ def show(results: Results) -> Content:
         "dropout",
         "clients",
         "paper",
-        "exact, both ways, worst",
-        "usual",
-        "sent, worst",
-        "single, both",
-        "single, sent",
+        "exact, sent and received, worst case",
+        "exact, sent and received, usual case",
+        "exact, sent, worst case",
+        "single, sent and received, usual case",
+        "single, sent, worst case",
     )
     again = [(f"{w // 10**6}M", f"{PAPER_REBASING[w]}", f"{rebasing_megabytes(w)['ours']:.1f}") for w in PAPER_REBASING]
     grids = [
@@ -70,14 +72,14 @@ def verdicts(counted: Sequence[Mapping[str, Any]], ratios: Sequence[float]) -> l
     close = max(abs(rebasing_megabytes(w)["ours"] / paper - 1) for w, paper in PAPER_REBASING.items())
     return [
         Verdict.decide(
-            "XNoise (exact), both directions, over the paper's MB, within 30 %",
+            "MB of XNoise (exact), sent and received, divided by the paper's MB, within 30 %",
             "1",
             f"{min(ratios):.2f} to {max(ratios):.2f}",
             0.7 <= min(ratios) <= max(ratios) <= 1.3,
             "our shares for one client travel in one ciphertext, where the paper has 120 bytes for each",
         ),
         Verdict.decide(
-            "rebasing, MB for 5M, 50M and 500M, within 1 %",
+            "MB of rebasing for 5M, 50M and 500M parameters, within 1 %",
             "11.9, 119.2, 1192.1",
             f"within {close:.1%}",
             close <= 0.01,

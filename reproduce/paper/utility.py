@@ -50,19 +50,23 @@ class StandIn:
 
 TASKS = (
     StandIn(
-        "FEMNIST", "mnist-writers", "MNIST by its 539 writers, public features", ("federation.rounds=10",), (0, 1, 2)
+        "FEMNIST",
+        "mnist-writers",
+        "MNIST divided among its 539 writers, with public features",
+        ("federation.rounds=10",),
+        (0, 1, 2),
     ),
     StandIn(
         "CIFAR-10",
         "cifar10-features",
-        "CIFAR-10 by LDA(1) over 1,000 clients, public features",
+        "CIFAR-10 divided among 1,000 clients with random mixes of labels (LDA(1)), with public features",
         ("federation.rounds=10", "app.options.partition.kind=lda"),
         (0, 1, 2),
     ),
     StandIn(
         "Reddit",
         "chat",
-        "chat texts by counting",
+        "a chat, with a language model that counts words",
         ("federation.rounds=10", "app.options.words=5"),
         (0, 1, 2),
         "perplexity_user",
@@ -74,9 +78,14 @@ TRAINED = (
     "Real training was done at ideal fidelity (no masks, noise of the same distribution) on stand-ins for the paper's "
     "data: MNIST by its writers, CIFAR-10 with 1,000 clients, chat texts. Small models take the place of the paper's "
     "networks, because they can learn in spite of the noise that epsilon requires: for images a softmax model on "
-    "features that are fixed in advance (public features), for texts a language model that is computed from noisy "
-    "counts of words. As in the paper, clients drop out before the upload, T = t = n/2, and there are no colluders. "
-    "Epsilon is 6 over the rounds of one client, at delta = 1e-5. Every run has 10 rounds."
+    "public features (numbers that a fixed public function computes from each image), for texts a language model that "
+    "is computed from noisy counts of words. As in the paper, clients drop out before the upload, T = t = n/2, and "
+    "there are no colluders. The runs are planned for epsilon = 6, over all rounds in which a client takes part, at "
+    "delta = 1e-5. Every run has 10 rounds."
+)
+TRAINED_2 = (
+    f"{TRAINED} What XNoise loses against Orig is in points of accuracy or in percent of perplexity: the mean over "
+    "seeds, and its standard error (se)."
 )
 
 
@@ -178,17 +187,17 @@ def show_table_2(results: Results) -> Content:
         "dropout",
         "paper Orig",
         "paper XNoise",
-        "Orig",
-        "XNoise",
+        "our Orig",
+        "our XNoise",
         "XNoise loses",
-        "epsilon Orig",
-        "XNoise",
+        "epsilon of Orig",
+        "epsilon of XNoise",
     )
-    remarks = [f"{task.task}: {task.what} (preset {task.preset}), seeds {task.seeds}." for task in TASKS]
-    remarks.append(
-        "The column `XNoise loses` has what XNoise loses against Orig, in points of accuracy or in percent of "
-        "perplexity: the mean over seeds, and its standard error (se)."
-    )
+    remarks = [
+        f"The stand-in for {task.task} is {task.what} (preset `{task.preset}`); the seeds are "
+        f"{', '.join(map(str, task.seeds))}."
+        for task in TASKS
+    ]
     return Content(verdicts, [Grid("final accuracy in % or perplexity", heads, rows)], (), remarks)
 
 
@@ -201,7 +210,7 @@ def task_verdicts(results: Results, task: StandIn, lost: dict[float, tuple[float
         f"spends {overspent(task, worst):.2f}: Orig is better because it has less noise and protects less"
     )
     unit = "points" if task.is_accuracy else "% of perplexity"
-    said = f"{task.task}: XNoise loses at most {LOSS} {unit} against Orig, at every rate"
+    said = f"{task.task}: XNoise loses at most {LOSS} {unit} against Orig, at every dropout rate"
     ours = f"{lost[most][0]:.2f} (se {lost[most][1]:.2f}) at {most:.0%}"
     verdicts = [Verdict.decide(said, f"{LOSS}", ours, lost[most][0] <= LOSS, reason)]
     if last(results, task, AT_ORIGS, worst):
@@ -219,7 +228,8 @@ def task_verdicts(results: Results, task: StandIn, lost: dict[float, tuple[float
     for rate in (0.0, worst):
         if bare := last(results, task, "none", rate):
             value = task.format_value(bare[0])
-            said = f"{task.task}: without noise, {rate:.0%} dropout"
+            metric = "accuracy in %" if task.is_accuracy else "perplexity"
+            said = f"{task.task}: {metric} without noise, at {rate:.0%} dropout"
             verdicts.append(Verdict(said, "no statement", value, "no claim of the paper"))
     return verdicts
 
@@ -240,8 +250,8 @@ def show_figure_9(results: Results) -> Content:
         ours = ", ".join(f"{noise} {count}" for noise, count in halves.items())
         close = abs(halves["orig"] - halves["xnoise"]) <= CLOSE
         said = (
-            f"{task.task}: XNoise converges at the same speed: half of the progress is made in the same round, give or "
-            f"take {CLOSE}"
+            f"{task.task}: XNoise converges as fast as Orig: half of the way from the first to the best value is "
+            f"reached in the same round, give or take {CLOSE}"
         )
         verdicts.append(Verdict.decide(said, "same", ours, close, "the noise of one seed decides"))
     return Content(verdicts, (), charts)
@@ -256,6 +266,6 @@ def rounds_to_half(values: Sequence[float | None], rises: bool) -> int:
 
 
 SECTIONS = (
-    Section("table 2", "Final accuracy and perplexity of Orig and XNoise", TRAINED, table_2_jobs, show_table_2),
+    Section("table 2", "Final accuracy and perplexity of Orig and XNoise", TRAINED_2, table_2_jobs, show_table_2),
     Section("figure 9", "Round-to-accuracy, 20 % dropout (runs of table 2)", TRAINED, figure_9_jobs, show_figure_9),
 )
