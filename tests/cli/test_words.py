@@ -9,7 +9,7 @@ import typer
 
 from dordis.cli import MOVED, app, output
 from dordis.cli.commands.run import find_newest_run
-from dordis.cli.options import recorded_runs, preset_names
+from dordis.cli.options import preset_names, recorded_runs
 from dordis.report.facts import read_facts
 from dordis.report.page import render_report
 from tests.cli.in_process import dordis

@@ -4,9 +4,18 @@ import msgspec
 import numpy as np
 import pytest
 
+import dordis
 from dordis.apps.learning.app import Client, Server
-from dordis.apps.learning.settings import Settings, table_defaults, weigh_classes
+from dordis.apps.learning.settings import (
+    ADAM_RATE,
+    NETWORK_RATE,
+    Settings,
+    table_defaults,
+    weigh_classes,
+    with_default_rate,
+)
 from dordis.apps.learning.sources import load, read_tables
+from dordis.apps.learning.task import prepare_learning
 from dordis.apps.tables import Table
 from dordis.errors import InputError
 from dordis.rounds.app import RoundInfo, Task
@@ -88,10 +97,12 @@ def test_a_table_that_does_not_fit_is_refused(settings, tmp_path, change, words)
 
 def test_defaults_fall_with_the_width_and_leave_given_settings_alone(settings, tmp_path):
     encoder = load(settings, tmp_path).encoder
-    chosen = table_defaults(Settings(lr=0.5), {"lr"}, encoder, Task({}, 1000))
+    chosen = table_defaults(Settings(lr=0.5), {"lr"}, encoder, Task({}, 1000), "softmax")
     assert (chosen.lr, chosen.epochs, chosen.balance) == (0.5, 1, 0.0)
     assert chosen.optimiser.lr == pytest.approx(10 / np.sqrt(3))
-    assert table_defaults(Settings(), {}, encoder, Task({}, 60)).optimiser.lr == pytest.approx(3 / np.sqrt(3))
+    assert table_defaults(Settings(), {}, encoder, Task({}, 60), "softmax").optimiser.lr == pytest.approx(
+        3 / np.sqrt(3)
+    )
 
 
 def test_class_weights_move_the_decision_as_a_weighted_loss_does(settings, tmp_path):
@@ -140,3 +151,26 @@ def test_a_client_without_its_file_and_a_description_without_features_are_refuse
     without = OWN | {"table": {"label": "ill", "ranges": [-4, 4], "categories": {"ill": [0, 1]}}}
     with pytest.raises(InputError, match="needs its feature columns"):
         Server.from_task(Task(without, population=4, folder=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("settings", "model", "rate"),
+    [
+        (Settings(), "softmax", 4.0),
+        (Settings(), "mlp", NETWORK_RATE),
+        (Settings(), object(), NETWORK_RATE),  # a user's model
+        (Settings(method="adamw"), "softmax", ADAM_RATE),
+        (Settings(method="adamw"), "mlp", ADAM_RATE),
+    ],
+)
+def test_the_default_learning_rate_depends_on_the_model(settings, model, rate):
+    assert with_default_rate(settings, {}, model).lr == rate
+    assert with_default_rate(settings, {"lr"}, model).lr == 4.0
+
+
+def test_a_network_learns_with_the_defaults(tmp_path):
+    """At the rate for softmax its accuracy is that of a guess, about 0.1."""
+    data = prepare_learning(Settings(model="mlp"), Task({}, 60))
+    clients = [data.samples(place) for place in range(60)]
+    done = dordis.train("mlp", clients, test=data.test, epsilon=None, rounds=10, fidelity="ideal", output=tmp_path)
+    assert done.metrics["accuracy"] > 0.7

@@ -24,7 +24,7 @@ from dordis.apps.learning.data import (
 )
 from dordis.apps.learning.models import Model
 from dordis.apps.learning.networks import Inputs, check_fits, make_model
-from dordis.apps.learning.settings import Settings, table_defaults, weigh_classes
+from dordis.apps.learning.settings import Settings, table_defaults, weigh_classes, with_default_rate
 from dordis.apps.learning.sources import DIGITS, cache, load, read_tables
 from dordis.apps.learning.torch_model import TorchModel
 from dordis.apps.tables.columns import as_columns
@@ -76,7 +76,9 @@ def prepare_learning(settings: Settings, task: Task) -> LearningTask:
 
         data = with_features(data, settings.features, cache())
     if data.encoder is not None:
-        settings = table_defaults(settings, task.options.keys(), data.encoder, task)
+        settings = table_defaults(settings, task.options.keys(), data.encoder, task, settings.model)
+    else:
+        settings = with_default_rate(settings, task.options.keys(), settings.model)
 
     def build(inputs: Inputs) -> Model:
         return make_model(settings.model, inputs, settings.options, task.seed, settings.device)
@@ -94,7 +96,7 @@ def own_files_task(settings: Settings, task: Task) -> LearningTask:
     if table is None:
         raise InputError("own_files needs app.options.table: the server has no file to read columns from")
     encoder = Encoder.from_description(table, task.record)
-    settings = table_defaults(settings, task.options.keys(), encoder, task)
+    settings = table_defaults(settings, task.options.keys(), encoder, task, settings.model)
     settings = weigh_classes(settings, encoder, encoder.outputs)
     inputs = Inputs((encoder.width,), encoder.outputs, 0, table.target, task.folder)
     model = make_model(settings.model, inputs, settings.options, task.seed, settings.device)
@@ -191,7 +193,7 @@ def gather(
         tested = tested and (flatten(tested[0]), tested[1])
     targets = [y for _, y in [*held, *([tested] if tested else [])]]
     classes = _outputs(targets) if target == "regression" else settings.classes or check_labels_used(targets)
-    settings = weigh_classes(settings, None, classes)
+    settings = weigh_classes(with_default_rate(settings, given, model), None, classes)
     whole = as_model(model, Inputs(shape, classes, target=target), settings, task.seed)
     check_fits(whole, (held[0][0][:2], held[0][1][:2]), classes)
     unit = f"clients = {len(held):,}, as they were given"
@@ -207,7 +209,7 @@ def _gather_table(
     clients = data.key_counts[0].size
     check_clients(clients)
     task = replace(task, population=clients)
-    settings = table_defaults(settings, given, data.encoder, task)
+    settings = table_defaults(settings, given, data.encoder, task, model)
 
     def build(inputs: Inputs) -> Model:
         return as_model(model, inputs, settings, task.seed)
