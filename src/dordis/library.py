@@ -194,8 +194,10 @@ def train(
 
     Without `per_round`, a round has all clients, but at most 1,000.  By default, rounds of up to 100 clients send every
     message of the protocol (`fidelity` "full"); for larger rounds only the noisy sum is computed ("ideal").  With
-    epsilon None there is no noise and no privacy.  `training` are further settings of `dordis.apps.learning.Settings`,
-    such as epochs, batch, lr, optimiser and class_weights; for tables the defaults need no tuning.
+    epsilon None there is no noise and no privacy.  `dropout` is the fraction of clients that leave each round, or a
+    dropout model; `mode` is the kind of server, "malicious" or "semi-honest".  `on_round` is called after each round.
+    `training` are further settings of `dordis.apps.learning.Settings`, such as epochs, batch, lr, optimiser and
+    class_weights; for tables the defaults need no tuning.
 
     `ledger` is a file to which all runs and queries over the same data are charged; `budget` is the epsilon that they
     may spend together, fixed when the file is created.  A run that would exceed this budget raises `BudgetExceeded`.
@@ -204,16 +206,15 @@ def train(
     in any order, and `per_round` is the largest number of clients of a round.  `colluders` is how many of all clients
     may collude with the server: by default 1.  It must be given for assisted rounds against a malicious server.
 
-    Raise `HopelessPlan` before any epsilon is spent if the noise hides nearly everything that could be learnt, unless
-    `accept_hopeless` is set, and `NothingTrained` if no round was finished.
+    Raise `NothingTrained` if no round was finished, and `HopelessPlan`, before any epsilon is spent, if the noise hides
+    nearly everything that could be learnt; `accept_hopeless` trains all the same.
 
     With `unit="record"` each record is protected instead of each client: every round is one step of DP-SGD with
     gradients of single records, each sampled with the probability `sampling`.  `records` is a public bound on the
     number of records of one client.  A record is a row; if `record` names a column of ids, a record is all rows of a
     client with the same id.  The learning rate of DP-SGD is `lr` of the `optimiser`.
 
-    >>> import dordis, tempfile
-    >>> import numpy as np
+    >>> import dordis, tempfile, numpy as np
     >>> rng = np.random.default_rng(1)
     >>> ages = rng.uniform(20, 80, 300)
     >>> rows = {"age": ages, "ill": np.where(ages + rng.normal(0, 5, 300) > 50, "yes", "no")}
@@ -283,7 +284,7 @@ def _settings(training: Mapping[str, Any]) -> Settings:
 def load(path: str | Path, model: Any = None) -> Any:
     """Return the `RunResult` of a run's directory, or the `TrainedModel` of a file that `RunResult.save` wrote.
 
-    A file or a run of `dordis.train` does not contain the class of a model of your own: pass the `model` again.
+    The class of a model of your own is neither in a file nor in a run of `dordis.train`: pass the `model` again.
 
     >>> import dordis, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
