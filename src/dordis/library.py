@@ -201,13 +201,12 @@ def train(
 
     `ledger` is a file to which all runs and queries over the same data are charged; `budget` is the epsilon that they
     may spend together, fixed when the file is created.  A run that would exceed this budget raises `BudgetExceeded`.
+    Raise `NothingTrained` if no round was finished, and `HopelessPlan`, before any epsilon is spent, if the noise hides
+    nearly everything that could be learnt; `accept_hopeless` trains all the same.
 
     `protocol` is "secagg", "secagg+" or "assisted": in assisted rounds every client sends one message, clients arrive
     in any order, and `per_round` is the largest number of clients of a round.  `colluders` is how many of all clients
     may collude with the server: by default 1.  It must be given for assisted rounds against a malicious server.
-
-    Raise `NothingTrained` if no round was finished, and `HopelessPlan`, before any epsilon is spent, if the noise hides
-    nearly everything that could be learnt; `accept_hopeless` trains all the same.
 
     With `unit="record"` each record is protected instead of each client: every round is one step of DP-SGD with
     gradients of single records, each sampled with the probability `sampling`.  `records` is a public bound on the
