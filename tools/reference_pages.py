@@ -152,7 +152,7 @@ def write_configuration() -> str:
 
 A run is described by one TOML file. Each section below is a section of that file. `dordis init` writes a file with all
 common settings and comments; `-c section.key=value` changes one setting on the command line. A key that is not on this
-page is refused, with the nearest name that is.
+page is refused, and the error names the most similar key.
 """
     sections = "\n".join(write_section("top level", Config))
     options = "\n".join(write_section("app.options", Settings))

@@ -48,7 +48,7 @@ def _describe_round(plan: Plan) -> str:
 def describe_run(plan: Plan) -> str:
     """Return two sentences: the signal-to-noise ratio of all rounds together, and how to make it larger."""
     cohort = plan.setting.participation
-    alone, both = "the clients a round", "the square root of the clients a round times all clients"
+    alone, both = "the number of clients a round", "the square root of (clients a round x all clients)"
     grows = alone if cohort.accounting == "all-rounds" else both
     if cohort.releases == 1 and cohort.rounds * cohort.per_round < cohort.population:
         more = "more rounds help until every client has taken part once, and no longer"
@@ -56,7 +56,8 @@ def describe_run(plan: Plan) -> str:
         more = "more rounds alone do not help, because a client that takes part more often needs more noise"
     rounds = "The one round has" if cohort.rounds == 1 else f"All {cohort.rounds:,} rounds together have"
     return (
-        f"{rounds} a ratio of {run_ratio(plan):.3g}: {describe_ratio(run_ratio(plan))}. It grows with {grows}; {more}."
+        f"{rounds} a ratio of {run_ratio(plan):.3g}: {describe_ratio(run_ratio(plan))}. The ratio "
+        f"grows with {grows}; {more}."
     )
 
 
@@ -64,8 +65,8 @@ def describe_larger_rounds(advice: Advice) -> str:
     """Return a sentence with the signal-to-noise ratios of runs that have more clients in a round."""
     if not advice.larger:
         return "A round cannot have more clients than these: more clients in all, or a smaller model, would help."
-    ratios = ", ".join(f"{plan.setting.clients:,} have {run_ratio(plan):.3g}" for plan in advice.larger)
-    return f"More clients a round are the best lever. At the same epsilon: {ratios}."
+    ratios = ", ".join(f"{run_ratio(plan):.3g} with {plan.setting.clients:,}" for plan in advice.larger)
+    return f"More clients a round are the best lever. Their ratios at the same epsilon: {ratios}."
 
 
 def _describe_needs(plan: Plan) -> str:
