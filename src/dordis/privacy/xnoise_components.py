@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate
 
 from dordis.errors import InputError, ParametersRefused
@@ -198,6 +198,14 @@ def parse_variance(text: str) -> Fraction:
     """
     check_variance_text(text)
     return Fraction(text)
+
+
+@lru_cache(maxsize=1 << 8)
+def read_noise_plan(
+    scheme: str, clients: int, tolerance: int, colluders: int, variance: str, fraction: int, reserve: int
+) -> NoisePlan:
+    """Return the plan with these fields; results are cached, since the chunks of a run have few different plans."""
+    return NoisePlan(Scheme(scheme), clients, tolerance, colluders, parse_variance(variance), fraction, reserve)
 
 
 def check_variance_text(text: str) -> None:

@@ -24,7 +24,7 @@ from dordis.privacy.further_releases import FurtherRelease
 from dordis.privacy.record_encoding import RecordEncoding
 from dordis.privacy.scaling import check_buckets
 from dordis.privacy.skellam_noise import SKELLAM, NoiseLaw, support_bound
-from dordis.privacy.xnoise_components import Due, NoisePlan, Scheme, default_fraction, parse_variance, removal_context
+from dordis.privacy.xnoise_components import Due, NoisePlan, Scheme, default_fraction, read_noise_plan, removal_context
 from dordis.protocol import ClientId, Message
 from dordis.protocols import limits
 from dordis.protocols.escrow import Escrow
@@ -207,9 +207,9 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
     @cached_property
     def plans(self) -> tuple[NoisePlan, ...]:
         """Return the noise plan of each chunk."""
-        arrivals = self.n_max, self.tolerance, self.colluders
+        counts = self.n_max, self.tolerance, self.colluders
         plans = {
-            text: NoisePlan(Scheme(self.scheme), *arrivals, parse_variance(text), self.fraction, self.reserve)
+            text: read_noise_plan(self.scheme, *counts, text, self.fraction, self.reserve)
             for text in set(self.variances.values())
         }
         return tuple(plans[self.variances[chunk]] for chunk in range(len(self.chunks)))

@@ -211,8 +211,13 @@ class RoundPlan:
 
     def promise(self, least: int) -> Terms:
         """Return the terms of an invitation: bounds that the server promises for rounds of at least `least` clients."""
-        kept = Terms.from_parameters(self.example(), self.kind)
+        kept = self._example_terms
         return kept.promised(least, max(self.allowed, kept.cost) if self.counts else kept.cost / SLACK)
+
+    @cached_property
+    def _example_terms(self) -> Terms:
+        """Return the terms that the example round keeps exactly."""
+        return Terms.from_parameters(self.example(), self.kind)
 
     def for_dim(self, dim: int) -> "RoundPlan":
         """Return this plan for updates of another length, with the same cost and bits; results are cached."""
