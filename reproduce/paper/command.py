@@ -14,7 +14,7 @@ from reproduce.paper import Section
 from reproduce.paper.jobs import Finished, read_cached, run_jobs
 from reproduce.paper.page import write_html, write_markdown
 from reproduce.paper.progress import SectionProgress, assign_jobs, read_expected
-from reproduce.paper.table import find_sections
+from reproduce.paper.sections import find_sections
 from reproduce.training_runs import check_scale
 
 PAGE = Path("docs") / "results" / "paper.md"
@@ -83,7 +83,7 @@ def write_pages(
 
 def run_all(scale: str, data_dir: Path | None, output: Path, cache: Path, workers: int) -> bool:
     """Run every section, note how, and write the pages; 0 workers: only write them. False if it was interrupted."""
-    from reproduce.paper.table import SECTIONS
+    from reproduce.paper.sections import SECTIONS
 
     sections, path = list(SECTIONS.values()), cache / scale / NOTE
     finished, note = run_sections(sections, scale, data_dir, cache, workers)

@@ -22,11 +22,11 @@ from reproduce.paper import Job
 
 KINDS = {
     "training": "reproduce.paper.training:run_training",
-    "traffic": "reproduce.paper.traffic:run_traffic",
-    "round-times": "reproduce.paper.times:run_round_times",
-    "shares": "reproduce.paper.times:run_share_times",
-    "cluster": "reproduce.paper.measured:run_cluster",
-    "client-training": "reproduce.paper.measured:run_client_training",
+    "traffic": "reproduce.paper.table_3_traffic:run_traffic",
+    "round-times": "reproduce.paper.figures_2_10_round_times:run_round_times",
+    "shares": "reproduce.paper.figures_2_10_round_times:run_share_times",
+    "cluster": "reproduce.paper.figures_2_10_measured:run_cluster",
+    "client-training": "reproduce.paper.figures_2_10_measured:run_client_training",
 }
 """Functions of jobs, by kind or `module:function`: they take arguments and data directory, and return plain data."""
 

@@ -4,10 +4,10 @@ import pytest
 
 from reproduce.cluster.namespaces import CANNOT_OPEN
 from reproduce.paper import Job
+from reproduce.paper.figures_1d_8_epsilon import BUDGET, RATES
 from reproduce.paper.jobs import Finished
 from reproduce.paper.page import show_section, write_html, write_markdown
-from reproduce.paper.privacy import BUDGET, RATES
-from reproduce.paper.table import SECTIONS
+from reproduce.paper.sections import SECTIONS
 
 ALL = list(SECTIONS.values())
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dordis.errors import InputError
-from reproduce.paper import privacy
+from reproduce.paper import figures_1d_8_epsilon
 from reproduce.paper.training import require_trace, run_training, write_volatile
 
 
@@ -28,6 +28,6 @@ def test_a_folder_without_a_trace_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("noise", "epsilon"), [("orig", 8.70), ("xnoise", 6.0)])
 def test_runs_record_the_paper_s_epsilon(noise: str, epsilon: float) -> None:
-    found = run_training(privacy.job("Reddit", noise, 0.4).arguments, None)
+    found = run_training(figures_1d_8_epsilon.job("Reddit", noise, 0.4).arguments, None)
     assert found["epsilon"][-1] == pytest.approx(epsilon, abs=0.02)
     assert found["dropped"] == pytest.approx([0.4] * 50)

@@ -18,7 +18,7 @@ from reproduce.cluster.results import (
 )
 from reproduce.costs_paper import PAPER
 from reproduce.paper import CANNOT, HOLDS, Content, Grid, Job, Results, Section, Verdict
-from reproduce.paper.measured import list_obstacles, measured_jobs, read_measured
+from reproduce.paper.figures_2_10_measured import list_obstacles, measured_jobs, read_measured
 from reproduce.round_times import WORKLOADS, run_figure, run_shares
 
 MODEL = (

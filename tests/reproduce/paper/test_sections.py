@@ -3,7 +3,7 @@
 import pytest
 
 from dordis.errors import InputError
-from reproduce.paper.table import SECTIONS, find_sections
+from reproduce.paper.sections import SECTIONS, find_sections
 
 FIGURES = ("1a", "1b", "1c", "1d", "2", "3", "4", "6", "8", "9", "10")
 

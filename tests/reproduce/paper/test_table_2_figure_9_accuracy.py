@@ -2,7 +2,7 @@
 
 import pytest
 
-from reproduce.paper.utility import RATES, TASKS, differences, label, overspent, rounds_to_half
+from reproduce.paper.table_2_figure_9_accuracy import RATES, TASKS, differences, label, overspent, rounds_to_half
 
 
 def test_differences_are_paired_by_seed_and_have_a_standard_error() -> None:

@@ -1,7 +1,14 @@
 """Measured rounds of the page: at most 12 minutes, alone, and shown as what was measured."""
 
 from reproduce.paper import CANNOT_RUN
-from reproduce.paper.measured import SETTINGS, TRAINING, label, list_obstacles, measured_jobs, read_measured
+from reproduce.paper.figures_2_10_measured import (
+    SETTINGS,
+    TRAINING,
+    label,
+    list_obstacles,
+    measured_jobs,
+    read_measured,
+)
 
 
 def test_measurements_run_alone_and_take_at_most_12_minutes() -> None:
