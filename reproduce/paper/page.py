@@ -26,11 +26,12 @@ TERMS = (
     "answer until the end of a round. *Orig*, *Early*, *Con-2*, *Con-5*, *Con-8* and *XNoise* are ways to divide the "
     "noise over the clients. With Orig every client adds an even share of the planned noise. Early is the same, but "
     "the run ends when its budget of epsilon is spent. With Con-2, Con-5 and Con-8 clients add enough noise for a "
-    "dropout of 20, 50 and 80 %. With XNoise clients add enough noise for T dropouts, and the excess is removed from "
-    "the sum. XNoise has two noise schemes: in `exact`, the paper's, a client has T removable components of noise, in "
-    "`single` it has one. At *ideal fidelity* the result of a round is computed directly, without masks, with noise "
-    "of the same distribution. The *paper's accounting* adds the Renyi divergences of all rounds, as if every client "
-    "took part in every round. A *stand-in* is other data or a smaller model in the place of the paper's."
+    "dropout of 20, 50 and 80 %, in this order. With XNoise clients add enough noise for T dropouts, and the excess "
+    "is removed from the sum. XNoise has two noise schemes: in `exact`, the paper's, a client has T removable "
+    "components of noise, in `single` it has one. At *ideal fidelity* the result of a round is computed directly, "
+    "without masks, with noise of the same distribution. The *paper's accounting* adds the Renyi divergences of all "
+    "rounds, as if every client took part in every round. A *stand-in* is other data or a smaller model in the place "
+    "of the paper's."
 )
 DATA = (
     "DIR has the data sets of the presets `mnist-writers`, `cifar10-features` and `chat`, and an .npz file of "

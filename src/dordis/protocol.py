@@ -199,7 +199,7 @@ class Journal(Protocol):
         """Return the reply stored under the key; if none is stored, store first what `respond` returns."""
 
     def since(self, claims: int) -> Sequence[bytes]:
-        """Return, in order, the state changes of all claims (answered requests) after the first `claims` claims."""
+        """Return, in order, the state changes stored with each answered request after the first `claims`."""
 
     def note(self, event: msgspec.Struct) -> None:
         """Store an event that a restored client needs, such as a received model or a computed update."""
@@ -238,7 +238,7 @@ class MemoryJournal:
         return reply
 
     def since(self, claims: int) -> Sequence[bytes]:
-        """Return, in order, the state changes of all claims (answered requests) after the first `claims` claims."""
+        """Return, in order, the state changes stored with each answered request after the first `claims`."""
         return [changes for _, changes, _ in islice(self._claims.values(), claims, None)]
 
     def note(self, event: msgspec.Struct) -> None:

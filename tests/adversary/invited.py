@@ -1,4 +1,4 @@
-"""Assisted rounds with scheduled clients: the server brings in colluders that the schedule or the lots left out.
+"""Assisted rounds with scheduled clients: the server brings in colluders that were not selected.
 
 T_C bounds the colluders that the schedule brings into a round. Nobody sees a list of clients: each helper verifies the
 selection of every client whose box it opens, by the public window, or by a VRF proof and a beacon that it reads itself.

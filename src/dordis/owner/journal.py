@@ -220,7 +220,7 @@ class FileJournal:
         return reply
 
     def since(self, claims: int) -> Sequence[bytes]:
-        """Return the state changes of all claims, the answered requests, after the first `claims`, in order."""
+        """Return, in order, the state changes stored with each answered request after the first `claims`."""
         numbers = [number for _, number in self._claims.values()]
         return [self._record(number, StoredAnswer).changes for number in numbers[claims:]]
 

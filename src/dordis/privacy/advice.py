@@ -78,9 +78,9 @@ def check_prospects(plan: Plan) -> None:
 def advise(plan: Plan, replan: Replan) -> Advice:
     """Return plans for larger cohorts, and a recommended plan.
 
-    The recommended plan has `whole_rounds` rounds.  It keeps the cohort if the run then has a signal-to-noise ratio of
-    at least `ENOUGH`.  Otherwise the recommended plan has about the smallest cohort with this ratio, or the largest
-    allowed cohort if that is smaller.
+    The recommended plan has as many rounds as possible without costing a client more participations than the given
+    plan.  It keeps the cohort if the run then has a signal-to-noise ratio of at least `ENOUGH`, or if no larger cohort
+    can be planned.  Otherwise it has about the smallest cohort with this ratio, or the largest allowed one.
     """
     cohort = plan.setting.participation
     population, n, rounds = cohort.population, cohort.per_round, cohort.rounds

@@ -49,12 +49,15 @@ def gaussian_theta_squared(multiplier: Fraction | float) -> float:
 
 
 def compose_costs(costs: Iterable[float]) -> float:
-    """Return theta^2 of several releases of the same client's data: the sum of their theta^2, rounded up."""
+    """Return the cost of several releases of the same client's data: the sum of their costs, rounded up.
+
+    The cost of a theta-GDP release is theta^2.
+    """
     return _round_up(sum(map(_to_fraction, costs), Fraction(0)))
 
 
 def repeat_cost(cost: float, count: int) -> float:
-    """Return theta^2 of `count` releases that each have the theta^2 `cost`, rounded up."""
+    """Return the cost of `count` releases that cost `cost` each, rounded up."""
     return _round_up(count * _to_fraction(cost))
 
 

@@ -21,7 +21,7 @@ Releases = Mapping[int, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Escrow:
-    """How many secrets a client issues for a chunk, and the rule that names the deposited secrets to release."""
+    """How many secrets a client has for a chunk, and the rule that names the deposited ones to release."""
 
     private: int
     deposited: int

@@ -83,7 +83,7 @@ def dropout_chart(all_facts: Sequence[RunFacts]) -> LineChart:
 
 
 def noise_chart(facts: RunFacts) -> LineChart:
-    """Return a chart over rounds of three noise variances: the target, left in the sum, and charged."""
+    """Return a chart over rounds of the planned noise variance, the variance left in the sum, and the charged one."""
     lines = (
         _line("wanted", facts, lambda record: record.wanted),
         _line("left in the sum", facts, lambda record: record.left),

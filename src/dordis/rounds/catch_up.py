@@ -241,7 +241,7 @@ class ModelIntake:
         self._pieces, self._count = bytearray(), 0
 
     def recall(self, piece: SendModel) -> None:
-        """Add a piece of the model that is in the journal; a restarted client adds all such pieces, in order."""
+        """Append a piece of the model that was read from the journal; a restarted client appends all, in order."""
         self._count += 1
         self._pieces += piece.data
 

@@ -188,7 +188,7 @@ def rehearse_records(
     encoding: RecordEncoding,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Return the seconds that the gradients of the largest sample of a round take, at the initial model.
+    """Return what `rehearse_batches` returns, at the initial model of the application.
 
     Before this measurement the gradients of all records are computed once.  Raise InputError if there are more records
     than declared, if a gradient depends on other records, or if the computation of a gradient fails.
@@ -206,7 +206,7 @@ def rehearse_batches(
     clock: Callable[[], float] = time.perf_counter,
     tell_owner: TellOwner | None = None,
 ) -> float:
-    """Return the seconds that the gradients of the largest sample of a round take, at a given model.
+    """Return the seconds that the gradients of `encoding.cap` records take, the most that a round may sample.
 
     Raise InputError as `rehearse_records` does.  With `tell_owner`, only the owner learns the cause of a failed
     gradient, and the text of the raised error does not depend on the data.
@@ -235,10 +235,11 @@ def rehearse_batches(
 
 
 def check_independence(source: RecordClient, round: RoundInfo, model: Numbers, dim: int) -> bool:
-    """Tell whether no bit of a record's gradient depends on the other records of a slice or on the record's place.
+    """Tell whether a record's gradient is independent of the other records of its slice and of its place there.
 
-    The gradients of up to `width` records are computed in one slice, and again in reversed order.  The gradients of the
-    first, the middle and the last of these records are also computed alone, at the beginning and at the end of a slice.
+    A slice is the group of `source.width` records whose gradients are computed together.  Up to `width` records are
+    computed in one slice and again in reversed order.  The first, the middle and the last of them are also computed
+    each without other records, in the first and in the last place of a slice.  All bits must be equal.
     """
     width, count = source.width, min(source.width, source.records)
     if width == 1 or not count:

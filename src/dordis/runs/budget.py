@@ -66,10 +66,11 @@ class Allowances:
         return {u: self.planned * self._part(spent.get(u, 0.0), _turns(selection, u, index, rounds)) for u in clients}
 
     def _part(self, spent: float, turns: int | None) -> float:
-        """Return the fraction of the planned cost that a client can afford for the next round; 0 if it is too little.
+        """Return which part of a round's planned cost a client can pay for the next round, from 0 to 1.
 
-        `spent` is what the client has spent, in units of the planned cost; `turns` is the number of its remaining
-        scheduled rounds, None without a schedule.
+        With a schedule the rest of the client's budget is divided evenly over its `turns` remaining rounds, or over
+        fewer rounds if each part would be below `LEAST`.  Without a schedule (`turns` is None) the client pays a whole
+        round or none.  `spent` is what the client has spent, in units of a round's planned cost.
         """
         left = self.cap - spent
         if not self.by_cost or turns is None:  # no schedule: the whole planned cost, as long as the budget covers it

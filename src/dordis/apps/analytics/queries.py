@@ -318,7 +318,7 @@ def _ledger(
 def _settle_bounds(
     rows: Floats, bounds: Any, budget: QueryBudget, how: Conditions, names: Sequence[str]
 ) -> _SettledBounds:
-    """Return the bounds of the caller, or find bounds; also return the cost of finding them, and the budget left."""
+    """Return the caller's bounds, or find bounds if there are none; also their cost and the budget left."""
     if bounds is not None:
         return bounding.read_bounds(bounds, rows.shape[1], names), (), budget
     part, rest = budget.split(bounding.SHARE)

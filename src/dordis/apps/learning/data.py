@@ -383,9 +383,9 @@ def _even_out(owner: Indices, clients: int, least: int, rng: Generator) -> None:
 
 
 def _group_keys(data: Dataset, clients: int, each: int, rng: Generator | None) -> list[Indices]:
-    """Give each client `each` keys: in their order, or at random if there is an `rng`.  Other keys are left out.
+    """Return the indices of each client's samples: all samples of `each` owners, such as writers.
 
-    Return the indices of each client's samples.
+    Owners are taken in ascending order of their keys, or at random if there is an `rng`; the others are left out.
     """
     keys, number, _ = data.key_counts
     order = np.arange(keys.size) if rng is None else rng.permutation(keys.size)

@@ -296,7 +296,7 @@ class OneStep:
         self._generators = [self._torch.Generator().manual_seed(seed) for seed in seeds]
 
     def run(self, views: dict[str, Any], updates: Sequence[Floats]) -> None:
-        """Take the step, and write the update of each client into `updates`."""
+        """Take every client's one training step from the parameters `views`; write each update into `updates`."""
         caught, scores = self._forward(views)
         slopes = self._torch.autograd.grad(self._loss(scores), [layer.outputs for layer in caught])
         written = [self._model._views(self._torch.from_numpy(update)) for update in updates]

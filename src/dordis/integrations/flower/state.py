@@ -70,7 +70,7 @@ class RunState:
 
     @property
     def description(self) -> RunDescription | None:
-        """Return the description of the run; None if it was not received yet."""
+        """Return the description of the run; None if it has not been received yet."""
         data = self._record.get(f"description-{self._run}")
         return None if data is None else msgspec.msgpack.decode(data, type=RunDescription)
 
@@ -219,7 +219,7 @@ class StateJournal:
         return made
 
     def since(self, claims: int) -> Sequence[bytes]:
-        """Return the state changes of all claims (answered requests) after the first `claims`, in order."""
+        """Return, in order, the state changes stored with each answered request after the first `claims`."""
         return [changes for _, _, changes, _ in self._claims()[claims:]]
 
     def note(self, event: msgspec.Struct) -> None:
@@ -293,7 +293,7 @@ class FileState:
 
     @property
     def description(self) -> RunDescription | None:
-        """Return the description of the run; None if it was not received yet."""
+        """Return the description of the run; None if it has not been received yet."""
         file = self._description_file
         return msgspec.msgpack.decode(file.read_bytes(), type=RunDescription) if file.exists() else None
 

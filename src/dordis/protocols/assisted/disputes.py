@@ -77,7 +77,7 @@ class SetValue:
 
 @dataclass
 class SetVoices:
-    """The answers of one set's members; a value is confirmed when `needed` members gave the value or its digest."""
+    """The answers of the members of one set of helpers; a value is confirmed if `needed` of them gave it."""
 
     rank: int
     members: tuple[ClientId, ...]
