@@ -143,7 +143,7 @@ class Client:
 
     def _check_ready(self, invite: Invite) -> None:
         """Raise NotReady if the application is not ready; after this no client declines a round because of its data."""
-        if not self.user_code.call("is_ready of the application", lambda: self.app.is_ready(invite.info)):
+        if not self.user_code.ask("is_ready of the application", lambda: self.app.is_ready(invite.info)):
             raise NotReady(f"the application of client {self.me} is not ready for round {invite.number}")
 
     def restore(self, round: bytes) -> None:
