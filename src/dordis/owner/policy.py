@@ -252,14 +252,15 @@ def check_sampling(policy: Policy, terms: Terms) -> None:
         raise _refused("sampling", f"records are sampled with probability {terms.records.probability:.4g}")
 
 
-def check_noise(policy: Policy, ratio: Fraction) -> None:
+def check_noise(policy: Policy, ratio: Fraction | None) -> None:
     """Raise ParametersRefused if the least ratio of noise variance to squared sensitivity is too small.
 
-    `ratio` is the least ratio over all releases; at an invitation it is an upper bound on the least ratio.  Sensitivity
-    is the largest change of a sum if the values of one client, or of one record as the unit of privacy, become zero.
+    `ratio` is the least ratio over all releases; at an invitation it is an upper bound, or None if none is known.
+    Sensitivity is the largest change of a sum if the values of one client, or one record, become zero.
     """
-    if policy.noise is not None and ratio < policy.noise:
-        raise _refused("noise", f"{float(ratio):.4g} of the squared sensitivity is below {policy.noise}")
+    if policy.noise is not None and ratio is not None and ratio < policy.noise:
+        few = f"the noise variance is at most {float(ratio):.4g} of the squared sensitivity, below {policy.noise}"
+        raise _refused("noise", f"{few}: lower this line, or ask for a run with a smaller epsilon")
 
 
 def check_further_scales(parameters: Parameters) -> None:
