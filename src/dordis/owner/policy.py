@@ -7,7 +7,6 @@ all runs and servers; the client itself adds up their cost (`dordis.owner.partic
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
 
 import msgspec
 
@@ -34,7 +33,7 @@ CLIENT, RECORD = "client", "record"
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The bounds that an owner sets; the defaults are strict.
 
-    >>> Policy.from_settings({"cohort": 50, "epsilon": 6, "delta": 1e-5}).budget
+    >>> Policy(cohort=50, epsilon=6.0, delta=1e-5).budget
     OwnerBudget(epsilon=6.0, delta=1e-05)
     """
 
@@ -81,23 +80,6 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether to allow rounds in which more than f helpers, if they collude, can remove all noise of a client."""
     trainings: int | None = 10
     """Largest number of trainings since the last counted participation (above `federation.tries`); None: no limit."""
-
-    @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> "Policy":
-        """Return the policy with these settings, given as plain values; raise InputError if a setting is invalid.
-
-        Fractions are numbers or texts like "2/3".
-        """
-        try:
-            policy = msgspec.convert(settings, cls, dec_hook=_fraction)
-        except msgspec.ValidationError as error:
-            raise InputError(f"this is not a policy: {error}") from None
-        if "quorum" in settings and ASSISTED in policy.protocols:
-            raise InputError(
-                f"a policy with 'quorum' cannot allow the protocol '{ASSISTED}', where no quorum of clients answers: "
-                "leave one of them out"
-            )
-        return policy
 
     def __post_init__(self) -> None:
         if not 0 <= self.quorum <= 1:
@@ -304,15 +286,6 @@ def check_protocol(policy: Policy, invite: Invite) -> None:
 
 def _refused(line: str, why: str) -> ParametersRefused:
     return ParametersRefused(f"the owner's policy, line '{line}', forbids this round: {why}")
-
-
-def _fraction(kind: type, value: object) -> Fraction:
-    if kind is not Fraction or not isinstance(value, int | float | str | Fraction):
-        raise TypeError("a fraction is a number, or a text like '2/3'")
-    try:
-        return Fraction(str(value))  # 0.1 means a tenth
-    except (ValueError, ZeroDivisionError):
-        raise ValueError("a fraction is a number, or a text like '2/3'") from None
 
 
 @dataclass(frozen=True)
