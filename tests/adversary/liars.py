@@ -114,7 +114,7 @@ async def piece_by_piece(session: Session) -> float:
     exchange, _ = exchange_with(late)
     for piece in range(PIECES):
         replies = await exchange({session.victim: SendModel(piece, b"piece")})
-        while exchange.is_waiting:
+        while any(batch.open for batch in exchange._batches):
             await asyncio.sleep(1.0)
         if not list(replies):
             break

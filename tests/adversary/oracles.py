@@ -100,12 +100,14 @@ def ready_at(session: Session, sample: float) -> float:
     Its training takes as many seconds as the sample says; the clock stands still but for training and waiting.
     """
     now = [0.0]
-    begin, finished = threading.Event(), threading.Event()
+    invited, begin, finished = threading.Event(), threading.Event(), threading.Event()
 
     def wait(seconds: float) -> None:
-        begin.set()
-        finished.wait()
-        now[0] = max(now[0], seconds)
+        until = now[0] + seconds
+        if invited.is_set():  # the wait for training, not the one before the answer to the invitation
+            begin.set()
+            finished.wait()
+        now[0] = max(now[0], until)
 
     class Slow(Holder):
         def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
@@ -118,6 +120,7 @@ def ready_at(session: Session, sample: float) -> float:
     app = Slow(np.zeros(DIM))
     client = honest_client(session.victim, app, lambda round: MemoryJournal(), user_code=code)
     session.deliver(client, invitation(session.parameters))
+    invited.set()
     session.deliver(client, Train())
     return now[0]
 

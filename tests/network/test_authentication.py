@@ -1,11 +1,13 @@
 """Authentication over real TLS: both ways to log in, and everyone who is refused, with the reason."""
 
+import asyncio
 import secrets
 import shutil
 import ssl
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from aiohttp import ClientConnectorError, ClientSession
 
 from dordis.errors import InputError, LoginRefused
 from dordis.identity.authority import Authority, new_request
@@ -23,6 +25,7 @@ from dordis.network.authentication import (
     verify_answer,
     verify_certificate,
 )
+from dordis.network.client_transfers import describe_error
 from dordis.owner.directory import ClientDirectory
 from tests.runs.parties import approved, authority_at, drawn, joined
 
@@ -380,3 +383,27 @@ def test_a_reissued_certificate_is_used_after_a_reload_and_other_keys_are_not(fe
         shutil.copy(federation.path / f"bob{ending}", federation.path / f"alice{ending}")
     with pytest.raises(InputError, match="has other keys than before"):
         login.reload()
+
+
+def failed_connection(tls, client):
+    """Return what a client says of a server with this TLS context, or of a server without TLS."""
+
+    async def answer(_, writer):
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async def connect():
+        async with await asyncio.start_server(answer, "127.0.0.1", 0, ssl=tls) as server, ClientSession() as session:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(ClientConnectorError) as refusal:
+                await session.get(f"https://127.0.0.1:{port}/", ssl=client)
+        return describe_error(refusal.value)
+
+    return asyncio.run(connect())
+
+
+def test_a_client_says_why_it_does_not_accept_a_server(federation, other):
+    client = client_context(federation.client())
+    assert "another federation" in failed_connection(server_context(other.server), client)
+    assert "another purpose" in failed_connection(server_context(federation.client("bob")), client)
+    assert "does not speak TLS: check that the address" in failed_connection(None, client)

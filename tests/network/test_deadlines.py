@@ -51,7 +51,7 @@ async def _sent_model(late):
     receiving = {1, SLOW}
     for piece in range(PIECES):
         replies = await exchange(dict.fromkeys(sorted(receiving), SendModel(piece, b"piece")))
-        while exchange.is_waiting:
+        while any(batch.open for batch in exchange._batches):
             await asyncio.sleep(0.5)
         receiving = {u for u, _ in replies}
         await asyncio.sleep(0)

@@ -168,7 +168,7 @@ def test_the_usual_policy_takes_the_largest_usual_model_in_the_smallest_usual_pi
 def test_a_cost_that_leaves_no_release_enough_noise_is_refused_at_the_invitation():
     costly = msgspec.structs.replace(Terms.from_parameters(P), cost=200.0)
     ALLOWING.check_terms(costly)
-    with pytest.raises(ParametersRefused, match="line 'noise'"):
+    with pytest.raises(ParametersRefused, match=r"line 'noise'.* at most 0\.51 of .*, below 13/25: lower this line"):
         msgspec.structs.replace(ALLOWING, noise=Fraction(52, 100)).check_terms(costly)
 
 
@@ -185,7 +185,7 @@ def test_a_policy_without_a_budget_refuses_whatever_comes(monkeypatch):
 def test_a_budget_is_both_numbers_and_both_make_sense():
     for given_lines in ({"epsilon": 1.0}, {"delta": 1e-5}, {"epsilon": 0, "delta": 1e-5}, {"epsilon": 1, "delta": 2}):
         with pytest.raises(InputError):
-            Policy.from_settings(given_lines)
+            Policy(**given_lines)
 
 
 def test_a_policy_says_what_it_allows_beyond_the_usual():
@@ -250,49 +250,20 @@ def test_the_quorum_is_compared_exactly(n, threshold, numerator, denominator):
             policy.check(agree_on(**asked))
 
 
-def test_a_policy_is_read_from_plain_settings():
-    settings = {
-        "cohort": 10,
-        "quorum": 0.7,
-        "colluders": 2,
-        "variance": 48,
-        "noise": "1/2",
-        "bits": 16,
-        "modes": ["malicious"],
-        "schemes": ["single", "exact"],
-        "mechanisms": ["skellam"],
-        "participations": 5,
-        "epsilon": 40,
-        "delta": 1e-5,
-    }
-    assert Policy.from_settings(settings) == ALLOWING
-    assert Policy.from_settings({}) == Policy()
-
-
 @pytest.mark.parametrize(
     "settings",
     [
-        {"cohorts": 10},
-        {"cohort": "10"},
-        {"cohort": 10.5},
         {"cohort": -1},
         {"quorum": 1.5},
-        {"quorum": True},
-        {"quorum": "1/0"},
-        {"quorum": "nan"},
-        {"quorum": None},
-        {"quorum": [1, 2]},
         {"variance": -1},
-        {"noise": "much"},
-        {"modes": "malicious"},
-        {"modes": [1]},
+        {"noise": -1},
         {"participations": -1},
     ],
     ids=str,
 )
-def test_settings_that_are_no_policy_are_refused(settings):
-    with pytest.raises(InputError, match="policy"):
-        Policy.from_settings(settings)
+def test_limits_out_of_range_are_refused(settings):
+    with pytest.raises(InputError, match=r"limits in a policy|the quorum is a fraction"):
+        Policy(**settings)
 
 
 def test_the_default_trusts_no_server_and_wants_noise():

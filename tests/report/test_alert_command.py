@@ -67,7 +67,8 @@ def test_an_impossible_sum_is_told_and_other_failures_are_not(hook, raised):
     hook.watch(StageBegan("Unmask"))
     hook.watch(AttemptFailed(3, "too few clients"))
     hook.watch(AttemptFailed(4, "garbage", survivors=(1, 2)))
-    assert raised == [("impossible-sum", "an impossible sum was refused; one of the clients 1, 2 caused it")]
+    cause = "one of the clients 1, 2, or the server, caused it"
+    assert raised == [("impossible-sum", f"the sum of round index 4 is impossible and not used; {cause}")]
 
 
 def test_refusals_by_which_a_round_failed_are_told(clock, raised):

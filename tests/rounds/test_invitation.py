@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from dordis.errors import ParametersRefused
+from dordis.owner.policy import Policy, check_noise
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.mechanisms.distributed import DDGauss, DSkellam
 from dordis.privacy.record_encoding import RecordEncoding
@@ -97,6 +98,18 @@ def test_every_cohort_from_the_least_on_keeps_what_was_promised(strategy, kind, 
     for clients in (least, least + 1, 12, 13, 15, 16):
         check_terms_kept(promised, Terms.from_parameters(design.for_clients(clients).example(), design.kind))
     assert promised.clients == least
+
+
+@pytest.mark.parametrize(("strategy", "kind"), STRATEGIES, ids=lambda given: getattr(given, "__name__", str(given)))
+def test_no_owner_refuses_an_invitation_whose_parameters_have_enough_noise(strategy, kind):
+    setting = Setting(ParticipationSchedule(40, 16, 20), dim=100, colluders=2)
+    design = RoundPlan(strategy, setting, 6.0, ThreatModel(MALICIOUS), kind)
+    promised, most = design.promise(design.least), min(noise_ratios(design.example()))
+    for terms in (promised, Terms.from_parameters(design.example(), design.kind)):
+        check_noise(Policy(noise=most), terms.ratio)
+    if kind is DSkellam and most:
+        with pytest.raises(ParametersRefused, match="line 'noise'"):
+            check_noise(Policy(noise=3 * most), promised.ratio)
 
 
 @pytest.mark.parametrize("per_round", [5, 6])

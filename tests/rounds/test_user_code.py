@@ -1,11 +1,12 @@
 """Application code: a failure stops a simulation; elsewhere only the owner hears of it, and no reply comes early."""
 
 import threading
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
-from dordis.errors import Aborted, InputError, UnusableUpdate
+from dordis.errors import Aborted, InputError, NotReady, UnusableUpdate
 from dordis.rounds.app import AppClient, RoundInfo
 from dordis.rounds.invitation import Ready, Train
 from dordis.rounds.user_code import (
@@ -41,7 +42,7 @@ def fail(error):
 
 def test_in_a_simulation_a_failure_is_raised():
     code = StopOnFailure()
-    for run in (code.train, code.call, code.notify, lambda what, work: code.encode(what, work, 3)):
+    for run in (code.train, code.call, code.ask, code.notify, lambda what, work: code.encode(what, work, 3)):
         with pytest.raises(ZeroDivisionError):
             run("training", fail(ZeroDivisionError()))
     assert code.call("work", lambda: 7) == 7
@@ -55,10 +56,11 @@ def test_elsewhere_a_failure_gives_no_result_and_is_told_to_the_owner_alone(erro
     code = ZeroOnFailure(told.append, lambda what, failure: noted.append(failure))
     assert code.train("training", fail(error)) is None
     assert code.call("call", fail(error)) is None
+    assert code.ask("question", fail(error)) is None
     assert code.encode("encoding", fail(error), 3) is None
     code.notify("notice", fail(error))
     assert noted == [FAILED, NOT_ENCODED]
-    assert [message.split()[0] for message in told] == ["training", "call", "encoding", "notice"]
+    assert [message.split()[0] for message in told] == ["training", "call", "question", "encoding", "notice"]
 
 
 def test_a_success_is_noted_without_a_failure():
@@ -257,6 +259,25 @@ def test_encoding_ends_with_a_whole_number_of_windows(windows):
     assert timed.now + timed.waited[0] == pytest.approx(np.ceil(windows) * window)
 
 
+@pytest.mark.parametrize("answer", [True, False, OSError("no disk")], ids=str)
+@pytest.mark.parametrize("windows", [0.0, 0.2, 1.0, 1.7])
+def test_a_client_answers_an_invitation_at_the_end_of_a_window_whether_its_application_is_ready_or_not(windows, answer):
+    timed = Timed()
+    member = Member(1, user_code=timed.code)
+
+    def is_ready(round):
+        timed.now += windows * LEAST_WINDOW
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    member.app.is_ready = is_ready
+    with nullcontext() if answer is True else pytest.raises(NotReady):
+        member.handle(invite_to(agreed(index=3)))
+    assert len(timed.waited) == 1
+    assert timed.now + timed.waited[0] == pytest.approx(max(1, np.ceil(windows)) * LEAST_WINDOW)
+
+
 def test_a_client_that_is_stopped_while_it_trains_waits_no_longer():
     code = TimedTraining(3600.0, print)
     begun = threading.Event()
@@ -269,8 +290,10 @@ def test_a_client_that_is_stopped_while_it_trains_waits_no_longer():
 
 def test_a_client_whose_training_is_late_says_ready_with_a_zero_update():
     begun, go_on = threading.Event(), threading.Event()
-    timed = Timed(begun.wait)
+    timed = Timed()
     member, parameters = Member(1, user_code=timed.code), agreed(index=3)
+    member.handle(invite_to(parameters))
+    timed.waiting = begun.wait
 
     def late(round, model):
         begun.set()
@@ -278,7 +301,7 @@ def test_a_client_whose_training_is_late_says_ready_with_a_zero_update():
         return UPDATE
 
     member.app.prepare_data = late
-    assert member.handle(invite_to(parameters), *pieces(), Train())[-1] == Ready()
+    assert member.handle(*pieces(), Train())[-1] == Ready()
     go_on.set()
     assert not member.client.round._update.update.any()
 

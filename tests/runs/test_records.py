@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 import dordis
-from dordis.errors import BudgetRefused, InputError, LedgerDamaged, ParametersRefused
+from dordis.errors import BudgetRefused, InputError, LedgerDamaged, ParametersRefused, UnexpectedRequest
 from dordis.ledger.ledger import Ledger
 from dordis.ledger.ledger import verify_ledger as verify
 from dordis.ledger.round_charge import Charge
 from dordis.ledger.stated_epsilon import Basis
+from dordis.owner.directory import ClientDirectory
 from dordis.owner.participation import FileParticipation, Limits, OwnerBudget
 from dordis.owner.policy import Policy
 from dordis.privacy.accounting import ParticipationSchedule
@@ -37,15 +38,17 @@ from dordis.privacy.strategies import Orig, Strategy, XNoise
 from dordis.protocol import MemoryJournal
 from dordis.protocols.costs import RoundCost, round_cost
 from dordis.protocols.encoded_sums import DistributedDP
+from dordis.protocols.plaintext import Begin, Contribute, Joined
 from dordis.protocols.secagg import SECAGG
 from dordis.rounds.app import Aggregate, AppServer, RoundInfo
-from dordis.rounds.invitation import Terms, check_terms_kept
+from dordis.rounds.invitation import Ready, Terms, Train, check_terms_kept
 from dordis.rounds.records import Places, RecordClient
 from dordis.runs.parties import policy_for
 from dordis.runs.plan import RoundPlan
 from tests.case_samples import sample_cases
 from tests.cli.in_process import dordis as run_command
 from tests.privacy.clipping_bits import aggregate_below
+from tests.rounds.parties import MODEL, Member, invite_to, pieces
 
 ROUNDS, RECORDS = 4, 60
 SAMPLED = RecordSampling(sampling_word(0.2), RECORDS, count_events(ROUNDS))
@@ -400,6 +403,45 @@ def test_every_try_draws_a_fresh_sample(tmp_path: Path) -> None:
     dordis.run(settings(tmp_path, client=Watched, dim=8, privacy={"sampling": 0.5}))
     samples = [places for places in seen if places[0] >= 0]
     assert len(set(samples)) > len(samples) / 3  # slices of the tests of independence repeat, samples do not
+
+
+def test_a_client_that_was_restarted_after_training_draws_a_new_sample_for_the_parameters(tmp_path: Path) -> None:
+    plan = design(dim=64)
+    parameters = plan.agree_on(
+        run=bytes(32), index=0, clients=range(1, 7), rotation=bytes(32), model=MODEL.digest, beacon=bytes(32)
+    )
+    samples: list[set[int]] = []
+
+    class Sampled(Zeros):
+        def record_gradients(self, round: RoundInfo, model: np.ndarray, places: Places) -> np.ndarray:
+            samples[-1].update(places.tolist())
+            return super().record_gradients(round, model, places)
+
+        def begin(self, *arguments: Any) -> None:
+            samples.append(set())  # without the test of independence, which computes gradients too
+
+    def started() -> Member:
+        member = Member(1, journals=ClientDirectory(tmp_path).journals)
+        member.client.app = Sampled(0, 64)
+        return member
+
+    before = started()
+    assert before.handle(invite_to(parameters, dim=64), *pieces(), Train())[-1] == Ready()
+    before.client.stop()
+    again = started()
+    again.client.restore(parameters.round)
+    assert again.handle(Begin(parameters)) == [Joined()]
+    assert [line for line in (*before.diary, *again.diary) if line != "accept"] == ["train", "consent", "train"]
+    again.handle(Contribute(0))
+    assert again.diary.count("attend") == 1
+    assert len(samples) == 2
+    assert samples[0] != samples[1]
+
+    fresh = Member(2)
+    fresh.client.app = Sampled(0, 64)
+    fresh.handle(invite_to(parameters, dim=64), *pieces())
+    with pytest.raises(UnexpectedRequest, match="before the update is made"):
+        fresh.handle(Begin(parameters))
 
 
 @pytest.mark.slow

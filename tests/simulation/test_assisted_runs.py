@@ -168,8 +168,6 @@ def test_owners_name_the_helpers(tmp_path):
         policy.check(replace(parameters, no_base=True))
     assert "assisted" not in Policy().protocols
     assert not Policy().helpers
-    with pytest.raises(InputError, match="quorum"):
-        Policy.from_settings({"quorum": 0.5, "protocols": ["assisted"]})
 
 
 def _agreed(job):

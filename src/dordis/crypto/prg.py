@@ -92,15 +92,6 @@ def read_keystream(stream: Stream, first: int, count: int) -> npt.NDArray[np.uin
     return out[skip : skip + count]
 
 
-def make_mask(stream: Stream, count: int, bits: int, first: int = 0) -> ring.Vector:
-    """Return coordinates first .. first + count - 1 of a stream's mask over Z_{2^bits}."""
-    if count < 0:
-        raise InputError(f"a mask has 0 or more coordinates, not {count}")
-    acc = np.zeros(count, np.uint32)
-    add_masks(acc, [stream], [], bits, first=first)
-    return acc
-
-
 def add_masks(
     acc: ring.Vector,
     added: Sequence[Stream],

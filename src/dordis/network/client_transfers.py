@@ -21,7 +21,7 @@ from aiohttp import ClientResponse, ClientSession, ClientTimeout
 
 from dordis import wire
 from dordis.errors import InputError, LoginRefused, MalformedMessage, ProtocolError
-from dordis.network.authentication import LoginCredentials
+from dordis.network.authentication import LoginCredentials, explain_tls_error
 from dordis.network.messages import SUBPROTOCOL, VERSION_HEADER, BodyInfo, Welcome
 from dordis.network.server_transfers import LENGTH_BYTES, read_history, split_body
 from dordis.network.upload_endpoint import LeastRate
@@ -221,9 +221,11 @@ async def _pause(attempt: int, error: BaseException) -> None:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the message of an error, or its class name if it has none."""
+    """Return the message of an error, or its class name if it has none; for TLS, why it failed and what to do."""
     if isinstance(error, aiohttp.ClientConnectorError):
         return describe_error(error.os_error)
+    if isinstance(error, ssl.SSLError):
+        return explain_tls_error(error)
     return str(error) or type(error).__name__
 
 

@@ -250,11 +250,6 @@ class NetworkExchange(MessageMeter):
 
     # Connections and exclusions
 
-    @property
-    def is_waiting(self) -> bool:
-        """Tell whether any request is open."""
-        return any(batch.open for batch in self._batches)
-
     def resume_client(self, u: ClientId) -> list[bytes]:
         """Return the encoded open requests to a client that has reconnected, so that the server sends them again."""
         timer = self._grace_timers.pop(u, None)

@@ -7,7 +7,6 @@ all runs and servers; the client itself adds up their cost (`dordis.owner.partic
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
 
 import msgspec
 
@@ -34,7 +33,7 @@ CLIENT, RECORD = "client", "record"
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The bounds that an owner sets; the defaults are strict.
 
-    >>> Policy.from_settings({"cohort": 50, "epsilon": 6, "delta": 1e-5}).budget
+    >>> Policy(cohort=50, epsilon=6.0, delta=1e-5).budget
     OwnerBudget(epsilon=6.0, delta=1e-05)
     """
 
@@ -81,23 +80,6 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether to allow rounds in which more than f helpers, if they collude, can remove all noise of a client."""
     trainings: int | None = 10
     """Largest number of trainings since the last counted participation (above `federation.tries`); None: no limit."""
-
-    @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> "Policy":
-        """Return the policy with these settings, given as plain values; raise InputError if a setting is invalid.
-
-        Fractions are numbers or texts like "2/3".
-        """
-        try:
-            policy = msgspec.convert(settings, cls, dec_hook=_fraction)
-        except msgspec.ValidationError as error:
-            raise InputError(f"this is not a policy: {error}") from None
-        if "quorum" in settings and ASSISTED in policy.protocols:
-            raise InputError(
-                f"a policy with 'quorum' cannot allow the protocol '{ASSISTED}', where no quorum of clients answers: "
-                "leave one of them out"
-            )
-        return policy
 
     def __post_init__(self) -> None:
         if not 0 <= self.quorum <= 1:
@@ -252,14 +234,15 @@ def check_sampling(policy: Policy, terms: Terms) -> None:
         raise _refused("sampling", f"records are sampled with probability {terms.records.probability:.4g}")
 
 
-def check_noise(policy: Policy, ratio: Fraction) -> None:
+def check_noise(policy: Policy, ratio: Fraction | None) -> None:
     """Raise ParametersRefused if the least ratio of noise variance to squared sensitivity is too small.
 
-    `ratio` is the least ratio over all releases; at an invitation it is an upper bound on the least ratio.  Sensitivity
-    is the largest change of a sum if the values of one client, or of one record as the unit of privacy, become zero.
+    `ratio` is the least ratio over all releases; at an invitation it is an upper bound, or None if none is known.
+    Sensitivity is the largest change of a sum if the values of one client, or one record, become zero.
     """
-    if policy.noise is not None and ratio < policy.noise:
-        raise _refused("noise", f"{float(ratio):.4g} of the squared sensitivity is below {policy.noise}")
+    if policy.noise is not None and ratio is not None and ratio < policy.noise:
+        few = f"the noise variance is at most {float(ratio):.4g} of the squared sensitivity, below {policy.noise}"
+        raise _refused("noise", f"{few}: lower this line, or ask for a run with a smaller epsilon")
 
 
 def check_further_scales(parameters: Parameters) -> None:
@@ -303,15 +286,6 @@ def check_protocol(policy: Policy, invite: Invite) -> None:
 
 def _refused(line: str, why: str) -> ParametersRefused:
     return ParametersRefused(f"the owner's policy, line '{line}', forbids this round: {why}")
-
-
-def _fraction(kind: type, value: object) -> Fraction:
-    if kind is not Fraction or not isinstance(value, int | float | str | Fraction):
-        raise TypeError("a fraction is a number, or a text like '2/3'")
-    try:
-        return Fraction(str(value))  # 0.1 means a tenth
-    except (ValueError, ZeroDivisionError):
-        raise ValueError("a fraction is a number, or a text like '2/3'") from None
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,8 @@ class AlertCommand:
             return
         if event.survivors:
             named = ", ".join(map(str, event.survivors))
-            self.alert(Kind.IMPOSSIBLE_SUM, f"an impossible sum was refused; one of the clients {named} caused it")
+            cause = f"one of the clients {named}, or the server, caused it"
+            self.alert(Kind.IMPOSSIBLE_SUM, f"the sum of round index {event.index} is impossible and not used; {cause}")
         if refused := self._refusals():
             self.alert(Kind.REFUSED, f"clients {', '.join(map(str, refused))} refused round index {event.index}")
 

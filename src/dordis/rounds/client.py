@@ -47,8 +47,8 @@ class Client:
     `mechanism` is a third party's class, installed by the owner; no server can make a client load one.  `user_code`
     decides what a failure of the application does: stop the run (`StopOnFailure`, the default), or give a zero update
     and tell the owner (`ZeroOnFailure`, for deployments).  With a `form` the client refuses invitations with models or
-    updates of other lengths.  With `sums_at_opening` the client sums gradients of records not at `Train`, but when the
-    parameters arrive: such a sum is not stored, and the client's process may end between these two requests.
+    updates of other lengths.  Sums of records' gradients are never in the journal: a client that was restarted after
+    `Train` samples and sums anew when the parameters arrive.  With `sums_at_opening` every client sums only then.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Client:
 
     def _check_ready(self, invite: Invite) -> None:
         """Raise NotReady if the application is not ready; after this no client declines a round because of its data."""
-        if not self.user_code.call("is_ready of the application", lambda: self.app.is_ready(invite.info)):
+        if not self.user_code.ask("is_ready of the application", lambda: self.app.is_ready(invite.info)):
             raise NotReady(f"the application of client {self.me} is not ready for round {invite.number}")
 
     def restore(self, round: bytes) -> None:
@@ -167,7 +167,7 @@ class ClientRound:
         self._parameters: Parameters | None = None
         self.summing: SummingClient[Any] | None = None
         self._delivering: DeliveryClient | None = None
-        self._closed = self._used = False
+        self._closed = self._used = self._is_restored = False
 
     @classmethod
     def entered(cls, client: Client, journal: Journal, invite: Invite, proof: bytes) -> "ClientRound":
@@ -184,6 +184,7 @@ class ClientRound:
         """Return the round as it was when the process stopped; answers not in the journal are computed anew."""
         invited, *events = journal.events(client.events)
         restored = cls(client, journal, invited)
+        restored._is_restored = True
         for event in events:
             restored._recall(event)
         return restored
@@ -263,7 +264,6 @@ class ClientRound:
         """Compute the update from the model, store it in memory and in the journal, and return `Ready`.
 
         If training fails, `user_code` decides: it stops the run, or a zero update is stored and the reply is the same.
-        With records as the unit of privacy, sum their gradients instead; that sum is not written to the journal.
         """
         if self.invite.terms.records:
             if self._update is None and not self._client.sums_at_opening:
@@ -296,7 +296,7 @@ class ClientRound:
     def begin(self, request: Opening) -> Message:
         """Consent to the parameters, encode the update, and return the first reply of the summing protocol."""
         private = self.consent(request.parameters, request.proofs)
-        if self._client.sums_at_opening and self.invite.terms.records:
+        if self.invite.terms.records and self._update is None and (self._client.sums_at_opening or self._is_restored):
             self._update = self._sum_records(self.invite.terms.records)
         vector = self.encode(private)
         self._journal.note(Encoded(private.parameters, vector.astype("<u4", copy=False).view(np.uint8).data))

@@ -87,13 +87,16 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(self, clients=clients, cost=cost)
 
     @property
-    def ratio(self) -> Fraction:
+    def ratio(self) -> Fraction | None:
         """Return an upper bound on the least ratio of noise variance to squared sensitivity among the round's releases.
 
         The releases of a round are the update, at most a clipping bit, and the application's further values.  If the
         round costs `cost`, the costliest release costs at least `cost` divided by the number of releases, and this
-        bounds the ratio of that release.  The exact ratio is known only with the parameters.
+        bounds the ratio of that release.  The exact ratio is known only with the parameters.  Return None for other
+        noise than Skellam's, whose stated cost may be far above the inverse of this ratio, even infinite.
         """
+        if self.mechanism != "skellam":
+            return None
         releases = 2 + len(self.further or ())
         return Fraction(1, 2) if math.isinf(self.cost) else Fraction(1, 2) + releases / Fraction(self.cost)
 

@@ -8,7 +8,8 @@ The duration of training must not depend on the data either.  With `TimedTrainin
 after `Train`, never earlier.  Late training gives a zero update; the client does not wait for the application's thread.
 With records as the unit of privacy, a late sum of gradients is not replaced by zero, because one slow record would
 remove all others.  Instead the client replies late, after a multiple of `train_seconds`.  To make this unlikely, a
-client joins a run only if `train_seconds` is at least three times the measured time of the largest batch.
+client joins a run only if `train_seconds` is at least three times the measured time of the largest batch.  Encoding,
+and the question whether the application is ready, take a whole number of time windows.
 """
 
 import logging
@@ -43,8 +44,8 @@ Wait = Callable[[float], object]
 LEAST_WINDOW, WINDOW_PER_COORDINATE = 0.05, 5e-8
 """The length of an encoding window in seconds: a constant, plus a part for each coordinate of the update.
 
-A window is several times as long as an encoding usually takes.  `TimedTraining` returns an encoding only at the end of
-a window.
+A window is several times as long as an encoding usually takes.  `TimedTraining` returns an encoding, or the answer of
+`AppClient.is_ready`, only at the end of a window.  A window of `is_ready` has the constant length alone.
 """
 
 
@@ -68,7 +69,11 @@ class UserCode(Protocol):
         ...
 
     def call(self, what: str, work: Callable[[], Result]) -> Result | None:
-        """Return the result of `work`, a call of the application other than training."""
+        """Return the result of `work`, which depends on public values only."""
+        ...
+
+    def ask(self, what: str, work: Callable[[], Result]) -> Result | None:
+        """Return the answer of `work`, which may look at the data; the duration must depend on them little."""
         ...
 
     def encode(self, what: str, work: Callable[[], Result], dim: int) -> Result | None:
@@ -99,6 +104,10 @@ class StopOnFailure:
 
     def call(self, what: str, work: Callable[[], Result]) -> Result | None:
         """Return the result, or raise what `work` raises."""
+        return work()
+
+    def ask(self, what: str, work: Callable[[], Result]) -> Result | None:
+        """Return the answer, or raise what `work` raises."""
         return work()
 
     def encode(self, what: str, work: Callable[[], Result], dim: int) -> Result | None:
@@ -140,6 +149,10 @@ class ZeroOnFailure:
 
     def call(self, what: str, work: Callable[[], Result]) -> Result | None:
         """Return the result, or None if `work` failed."""
+        return contain(what, work, self._tell_owner)
+
+    def ask(self, what: str, work: Callable[[], Result]) -> Result | None:
+        """Return the answer, or None if `work` failed."""
         return contain(what, work, self._tell_owner)
 
     def encode(self, what: str, work: Callable[[], Result], dim: int) -> Result | None:
@@ -260,7 +273,8 @@ class OwnerLog:
 class TimedTraining(ZeroOnFailure):
     """Trains in one thread, one training after the other, and returns updates at times that do not depend on the data.
 
-    A slow sum of records is returned after a larger multiple of `seconds`, a slow encoding after more windows.
+    A slow sum of records is returned after a larger multiple of `seconds`, and a slow encoding or answer after several
+    windows.
     """
 
     def __init__(
@@ -319,10 +333,20 @@ class TimedTraining(ZeroOnFailure):
         """
         start = self._clock()
         encoded = super().encode(what, work, dim)
-        window = LEAST_WINDOW + WINDOW_PER_COORDINATE * dim
+        self._end_window(start, LEAST_WINDOW + WINDOW_PER_COORDINATE * dim)
+        return encoded
+
+    def ask(self, what: str, work: Callable[[], Result]) -> Result | None:
+        """Return the answer after a whole number of windows; None if `work` failed."""
+        start = self._clock()
+        answer = super().ask(what, work)
+        self._end_window(start, LEAST_WINDOW)
+        return answer
+
+    def _end_window(self, start: float, window: float) -> None:
+        """Wait until a whole number of windows, at least one, has passed since `start`."""
         took = self._clock() - start
         wait_out(max(1, math.ceil(took / window)) * window - took, self._wait)
-        return encoded
 
     def notify(self, what: str, work: Callable[[], None]) -> None:
         """Run `work` in the application's thread after all earlier calls, without waiting for it."""

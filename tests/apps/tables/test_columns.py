@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dordis.apps.tables.columns import as_columns, read_columns
+from dordis.apps.tables.columns import as_columns, read_columns, read_header
 from dordis.errors import InputError
 
 
@@ -14,6 +14,42 @@ def test_files_of_any_delimiter_and_encoding_are_read(tmp_path):
         columns = as_columns(path, "")
         assert columns.names == ("größe", "ort")
         assert (columns.numbers("größe").tolist(), columns.texts("ort").tolist()) == ([180.0], ["Köln"])
+
+
+HEADER_BYTES = 1 << 16  # read at first, to find the names of the columns
+
+
+@pytest.mark.parametrize("letter", ["é", "€", "𝄞"])
+@pytest.mark.parametrize("size", [HEADER_BYTES, HEADER_BYTES + 1000])
+def test_a_header_is_read_although_a_letter_lies_across_the_end_of_the_first_64_kib(tmp_path, letter, size):
+    path = tmp_path / "names.csv"
+    for cut in range(len(letter.encode()) + 1):
+        start = "größe,name\n1,".encode()
+        before = start + b"x" * (HEADER_BYTES - cut - len(start))
+        path.write_bytes((before + letter.encode()).ljust(size, b"x"))
+        assert read_header(path) == ("größe", "name")
+
+
+@pytest.mark.parametrize("rows", [0, 1000])
+@pytest.mark.parametrize("encoding", ["utf-8", "cp1252", "utf-16"])
+def test_a_header_may_be_longer_than_64_kib(tmp_path, encoding, rows):
+    path, names = tmp_path / "wide.csv", tuple(f"größe{i}" for i in range(10_000))
+    path.write_bytes("\n".join([",".join(names)] + ["1"] * rows).encode(encoding))
+    assert read_header(path) == names
+
+
+def test_the_last_letter_of_a_file_of_64_kib_is_read(tmp_path):
+    path = tmp_path / "names.csv"
+    path.write_bytes(b"size,name\n".ljust(HEADER_BYTES - 6, b"\n") + "1,café".encode("cp1252"))
+    assert path.stat().st_size == HEADER_BYTES
+    assert as_columns(path, "").texts("name").tolist() == ["café"]
+
+
+def test_a_file_of_one_endless_cell_is_refused(tmp_path):
+    path = tmp_path / "long.csv"
+    path.write_text("x" * 200_000)
+    with pytest.raises(InputError, match="its first line has a cell of more than 131072 letters"):
+        read_header(path)
 
 
 def test_a_file_with_semicolons_may_have_decimal_commas(tmp_path):

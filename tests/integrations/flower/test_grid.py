@@ -223,6 +223,14 @@ def test_no_round_beyond_those_that_the_noise_is_planned_for(grid, tmp_path):
         FedAvg().start(private, model(), num_rounds=3)
 
 
+def test_a_round_of_a_semi_honest_server_takes_six_trips(tmp_path):
+    mod = DordisMod(msgspec.structs.replace(NO_NOISE, modes=frozenset({"semi-honest"})))
+    grid = MemoryGrid([client_app([mod])] * CLIENTS)
+    private = DordisGrid(grid, settings(tmp_path, **{"protocol.mode": "semi-honest", "federation.rounds": 3}))
+    FedAvg().start(private, model(), num_rounds=3)
+    assert grid.trips == 1 + 3 * 6  # docs/flower_deployment.md
+
+
 def test_an_adaptive_clip_bound_costs_no_further_trip(tmp_path):
     grid = MemoryGrid([client_app([dordis_mod])] * CLIENTS)
     clip = {"privacy.clip": {"kind": "quantile", "start": 0.5}}

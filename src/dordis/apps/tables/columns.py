@@ -3,6 +3,7 @@
 The delimiter and the encoding of a CSV file are detected.  Errors name lines and columns, never the content of a cell.
 """
 
+import codecs
 import csv
 import io
 import math
@@ -290,15 +291,29 @@ def read_header(path: Path) -> tuple[str, ...]:
     """
     if path.suffix.lower() == ".parquet":
         return _parquet_header(path)
-    text = _decode(path, _read_bytes(path, _HEADER_BYTES))
-    first = next((line for line in text.splitlines() if line.strip()), "")
+    first = _read_first_line(path)
     delimiter = find_delimiter(first)
-    names = next(csv.reader([first], delimiter=delimiter), [])
+    try:
+        names = next(csv.reader([first], delimiter=delimiter), [])
+    except csv.Error:
+        raise InputError(f"{path} is not a CSV file: its first line has a cell of more than 131072 letters") from None
     if not names:
         raise InputError(f"{path} is empty: its first line must have the names of the columns")
     if all(_number(name, delimiter) is not None for name in names):
         raise InputError(f"the first line of {path} holds numbers: put a line with the names of the columns before it")
     return tuple(name.strip() for name in names)
+
+
+def _read_first_line(path: Path) -> str:
+    """Return the first line of a file that is not blank, without reading much more than this line."""
+    size = _HEADER_BYTES
+    while True:
+        data = _read_bytes(path, size)
+        is_whole = len(data) < size
+        lines = [line for line in _decode(path, data, final=is_whole).splitlines() if line.strip()]
+        if is_whole or len(lines) > 1:  # the last of several lines may be cut, the first is not
+            return lines[0] if lines else ""
+        size *= 2
 
 
 def find_delimiter(header: str) -> str:
@@ -333,19 +348,19 @@ def _read_bytes(path: Path, most: int = -1) -> bytes:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
 
 
-def _decode(path: Path, data: bytes) -> str:
+def _decode(path: Path, data: bytes, final: bool = True) -> str:
     """Return bytes as text.  Bytes with the byte order mark of UTF-16 are decoded as UTF-16, other bytes as UTF-8.  If
     the bytes are not valid UTF-8, they are decoded as Windows-1252, which old spreadsheets write.
+
+    Unless `final`, more bytes follow in the file, and a character whose last bytes are missing is left out.
     """
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16", errors="replace")
     if b"\0" in data:
         raise InputError(f"{path} is not a text file: export it as CSV")
     try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        if error.end >= len(data) - 3 and len(data) == _HEADER_BYTES:  # a character was cut in the middle
-            return data[: error.start].decode("utf-8-sig")
+        return codecs.getincrementaldecoder("utf-8-sig")().decode(data, final)
+    except UnicodeDecodeError:
         return data.decode("cp1252", errors="replace")
 
 
