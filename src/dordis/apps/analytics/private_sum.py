@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dordis.apps.tables.columns import as_texts
+from dordis.apps.tables.cell_texts import as_texts
 from dordis.dropout_models import RateDropout
 from dordis.errors import InputError
 from dordis.ledger.ledger import Ledger

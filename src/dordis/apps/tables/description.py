@@ -13,7 +13,8 @@ from typing import Literal
 
 import msgspec
 
-from dordis.apps.tables.columns import Columns, as_columns, normalise
+from dordis.apps.tables.cell_texts import normalise
+from dordis.apps.tables.columns import Columns, as_columns
 from dordis.errors import InputError
 
 Range = tuple[float, float]
@@ -105,7 +106,11 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     def classes(self) -> tuple[str, ...]:
         """Return the classes of the label as normalised texts, in the order of their numbers; none for a regression."""
-        return tuple(normalise(value) for value in self.categories.get(self.labels[0], ()))
+        return self.listed(self.labels[0])
+
+    def listed(self, name: str) -> tuple[str, ...]:
+        """Return the public categories of a column as normalised texts; none if it has no categories."""
+        return tuple(normalise(value) for value in self.categories.get(name, ()))
 
     def gap(self, name: str) -> Gap:
         """Return how an empty cell of the column `name` is treated."""
