@@ -123,22 +123,23 @@ def test_an_id_that_a_skipped_row_has_is_not_a_record():
     assert made.encode(rows, "rows", needs_record=True).records.tolist() == ["a", "b", "a"]
 
 
-@pytest.mark.parametrize("word", ["none", "NA", "?", "null"])
-def test_a_word_for_an_empty_cell_is_a_value_where_it_is_a_category(word):
-    table = Table(label="ill", categories={"smoking": (word, "daily"), "ill": (word, "flu")}, gaps="skip")
-    rows = {"smoking": [word, "daily", "", word], "ill": [word, "flu", word, None]}
-    made = Encoder.from_columns(table, as_columns(rows, "rows"))
-    encoded = made.encode(rows, "rows")
-    assert (encoded.x.tolist(), encoded.y.tolist(), encoded.skipped) == ([[1, 0, 0], [0, 1, 0]], [0, 1], 2)
-    assert made.describe(as_columns(rows, "rows"), encoded)["column smoking"].startswith(
-        f"categories {word} 2, daily 1"
-    )
-    assert made.encode_features(rows, "rows")[:, 0].tolist() == [1, 0, 0, 1]
+@pytest.mark.parametrize(
+    ("name", "cells"), [("city", ["BONN", "ulm", None, ""]), ("age", [200, 190, None, 300]), ("age", [2, 7.5, 19, 3])]
+)
+def test_a_feature_whose_values_all_miss_the_description_is_refused(name, cells):
+    rows = ROWS | {name: cells}
+    with pytest.raises(InputError, match=f"^rows: no value of '{name}' is in the public range or among the public"):
+        encoder(gaps="indicator").check_informative(as_columns(rows, "rows"))
+    encoder(gaps="indicator").check_informative(as_columns(ROWS, "rows"))
+    encoder(gaps="indicator").check_informative(as_columns(ROWS | {name: [None] * 4}, "rows"))
 
 
-def test_a_word_for_an_empty_cell_is_empty_where_it_is_no_category():
-    table = Table(label="ill", ranges={"age": (0, 100)}, categories={"ill": ("none", "flu")}, gaps={"age": "indicator"})
-    encoded = Encoder.from_columns(table, as_columns({"age": [0], "ill": ["flu"]}, "")).encode(
-        {"age": ["none", "100"], "ill": ["none", "flu"]}, "rows"
-    )
-    assert (encoded.x.tolist(), encoded.y.tolist()) == ([[0, 1], [1, 0]], [0, 1])
+def test_an_empty_label_is_skipped_or_refused_and_the_error_offers_nothing_else():
+    with pytest.raises(InputError, match=r'empty cells in ill.*\n.*gaps.*\nill = "skip"  # leaves out rows') as error:
+        encoder(gaps={"age": "skip"}).encode(ROWS | {"ill": ["no", None, "yes", "no"]}, "rows")
+    assert "indicator" not in str(error.value)
+
+
+def test_a_column_of_record_ids_that_is_missing_is_named():
+    with pytest.raises(InputError, match="rows has no column 'patient', which names the records"):
+        Encoder.from_columns(Table(**KNOWN), as_columns(ROWS, "rows"), record="patient")

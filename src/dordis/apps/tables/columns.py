@@ -159,7 +159,7 @@ def _from_mapping(columns: Mapping[Any, Any], where: str) -> Columns:
     arrays = {str(name): np.asarray(values) for name, values in columns.items()}
     lengths = {array.shape for array in arrays.values()}
     if len(lengths) != 1 or len(next(iter(lengths))) != 1:
-        raise InputError(f"{where}: all columns must be one-dimensional and equally long")
+        raise InputError(f"{where}: all columns must be lists or arrays of the same length, such as [25] for one row")
     bools = frozenset(name for name, array in arrays.items() if array.dtype.kind == "b")
     return _from_cells(where, tuple(arrays), (array.tolist() for array in arrays.values()), bools)
 

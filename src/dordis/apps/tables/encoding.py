@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from dordis.apps.tables.cell_texts import Texts, normalise
 from dordis.apps.tables.columns import Columns, as_columns
-from dordis.apps.tables.description import INDICATOR, REFUSE, SKIP, Table, check_described
+from dordis.apps.tables.description import INDICATOR, REFUSE, SKIP, Table, check_described, toml_key
 from dordis.errors import InputError
 
 Floats = npt.NDArray[np.float64]
@@ -47,6 +47,11 @@ class Encoder(msgspec.Struct, frozen=True):
     def from_columns(cls, table: Table, columns: Columns, record: str = "") -> "Encoder":
         """Return the encoder of a table; raise an InputError that names all columns without a range or categories."""
         table = without_record(table, record)
+        if record and record not in columns.names:
+            raise InputError(
+                f"{columns.where} has no column '{record}', which names the records (privacy.record): "
+                f"its columns are {', '.join(columns.names)}"
+            )
         check_described(table, columns)
         features = table.feature_names(columns.names, columns.where)
         undescribed = [name for name in features if table.range(name) is None and name not in table.categories]
@@ -128,6 +133,30 @@ class Encoder(msgspec.Struct, frozen=True):
         pairs = np.array([self.table.range(name) for name in self.table.labels], np.float64)
         return pairs[:, 0], pairs[:, 1]
 
+    def check_informative(self, columns: Columns) -> None:
+        """Raise InputError if all values of a feature are outside its range, or in none of its categories.
+
+        Such a feature tells the model nothing: units, or upper and lower case, differ from the description.
+        """
+        astray = [name for name in self.features if self._misses_all(columns, name)]
+        if astray:
+            raise InputError(
+                f"{columns.where}: no value of {', '.join(map(repr, astray))} is in the public range or among the "
+                "public categories of its column, so the column tells the model nothing: compare units, and upper and "
+                "lower case, or add the column to exclude"
+            )
+
+    def _misses_all(self, columns: Columns, name: str) -> bool:
+        empty = self._empty(columns, name)
+        if empty.all():
+            return False
+        if name in self.table.categories:
+            known = frozenset(self.table.listed(name))
+            return known.isdisjoint(columns.texts(name, known)[~empty])
+        low, high = self.table.range(name) or (0.0, 1.0)
+        values = columns.numbers(name)[~empty]
+        return bool((values < low).all() or (values > high).all())
+
     def describe(self, columns: Columns, rows: EncodedRows) -> dict[str, str]:
         """Return a summary of the rows by topic, for the owner of the rows only: it reveals counts without noise."""
         used = {*self.features, *self.table.labels, self.table.client, self.record}
@@ -177,7 +206,8 @@ class Encoder(msgspec.Struct, frozen=True):
             elif empty.any() and action == REFUSE and (name not in table.categories or name in table.labels):
                 refused.append(name)
         if refused:
-            lines = "\n".join(f'{name} = "indicator"  # or "skip", or a public value' for name in refused)
+            feature, label = '"indicator"  # or "skip", or a public value', '"skip"  # leaves out rows without a label'
+            lines = "\n".join(f"{toml_key(name)} = {label if name in table.labels else feature}" for name in refused)
             raise InputError(
                 f"{columns.where} has empty cells in {', '.join(refused)}: say how to treat them, for example\n"
                 f"[app.options.table.gaps]\n{lines}"
