@@ -221,5 +221,5 @@ def test_what_is_no_configuration_is_said_to_be_none():
 
 
 def test_a_directory_without_a_run_is_said_to_be_none(tmp_path):
-    with pytest.raises(dordis.InputError, match="cannot read"):
+    with pytest.raises(dordis.InputError, match="there is no run at"):
         dordis.load(tmp_path)

@@ -247,6 +247,9 @@ def test_the_result_shows_itself_and_its_terms():
         ([[], [], []], "rows are empty"),
         (np.zeros((3, 3, 3)), "3-dimensional"),
         (5.0, "0-dimensional"),
+        ("salaries.csv", "not a str: read a file first"),
+        ({"age": [20, 30, 40]}, "not a dict: read a file first"),
+        (np.zeros(20_000), "has at most 16,384 clients, not 20,000: give one row for each hospital"),
     ],
 )
 def test_values_that_are_not_numbers_are_refused(values, reason):
@@ -266,13 +269,14 @@ def test_numbers_of_any_kind_are_taken():
         ({"epsilon": 0}, "epsilon is a number above 0, not 0"),
         ({"delta": 1.5}, "delta is a number between 0 and 1"),
         ({"bounds": (1, 1)}, "below the upper one"),
-        ({"bounds": (0, math.inf)}, "bounds must be finite"),
+        ({"bounds": (0, math.inf)}, r"bounds must be finite, .*, not \[0.0, inf\]"),
         ({"bounds": (0, [1, 2])}, "one pair"),
         ({"bounds": 3}, "one pair \\(low, high\\)"),
         ({"fidelity": "real"}, "'ideal' or 'full'"),
         ({"mode": "trusted"}, "'malicious' or 'semi-honest'"),
         ({"colluders": 12}, "12 colluders"),
         ({"dropped": -1}, "may drop out"),
+        ({"dropped": 0.2}, "dropped is the number of clients that drop out, a whole number, not 0.2"),
         (
             {"bounds": None},
             "12 clients and a share of 0.1 of epsilon 1 are not enough to find the bounds",

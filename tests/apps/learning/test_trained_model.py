@@ -28,6 +28,16 @@ def test_raw_rows_are_predicted_and_the_saved_model_predicts_the_same(result, tm
     assert again.encoder.table.ranges == {"age": (0, 100)}
 
 
+def test_no_rows_have_no_predictions(result):
+    assert result.predict({"age": [], "city": []}).tolist() == []
+
+
+def test_a_table_whose_values_all_miss_a_category_is_refused_before_training(tmp_path):
+    upper = ROWS | {"city": [name.upper() for name in CITIES]}
+    with pytest.raises(InputError, match="no value of 'city' is in the public range or among the public categories"):
+        dordis.train("softmax", upper, table=TABLE, epsilon=None, output=tmp_path)
+
+
 def test_rows_that_do_not_fit_are_refused(result, tmp_path):
     with pytest.raises(InputError, match="no column 'city'"):
         result.predict({"age": [3]})
@@ -36,6 +46,10 @@ def test_rows_that_do_not_fit_are_refused(result, tmp_path):
     (tmp_path / "junk").write_text("junk")
     with pytest.raises(InputError, match="is not a model that dordis saved"):
         dordis.load(tmp_path / "junk")
+    with pytest.raises(InputError, match=r"there is no run at .*missing\.dordis"):
+        dordis.load(tmp_path / "missing.dordis")
+    with pytest.raises(InputError, match=r"must be lists or arrays of the same length, such as \[25\] for one row"):
+        result.predict({"age": 25, "city": "Ulm"})
     with pytest.raises(InputError, match="cannot write"):
         result.save(tmp_path)
 

@@ -85,7 +85,7 @@ def test_what_is_no_table_is_refused(source):
 
 
 def test_columns_of_different_lengths_are_refused():
-    with pytest.raises(InputError, match="equally long"):
+    with pytest.raises(InputError, match="of the same length"):
         as_columns({"a": [1], "b": [1, 2]}, "data")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from dordis.apps.tables import Encoder, Table
 from dordis.apps.tables.columns import as_columns
-from dordis.apps.tables.description import template
+from dordis.apps.tables.description import template, write_template
 from dordis.errors import InputError
 
 ROWS = {"age": [34, 51], "blood pressure": [120, 140], "city": ["Bonn", "Ulm"], "smokes": [True, False], "ill": [0, 1]}
@@ -65,3 +65,30 @@ def test_descriptions_without_a_meaning_are_refused(wrong, words):
 def test_columns_that_are_described_and_missing_are_named():
     with pytest.raises(InputError, match="no column 'weight'"):
         Encoder.from_columns(Table(label="ill", ranges={"weight": (0, 1)}), as_columns(ROWS, "t"))
+
+
+def test_a_column_without_a_name_is_pointed_out_and_excluded_in_a_template(tmp_path):
+    (tmp_path / "index.csv").write_text(",age,ill\n0,34,1\n1,51,0\n")  # as DataFrame.to_csv writes it
+    with pytest.raises(InputError, match=r"categories: '' \(the column without a name\), age, ill\."):
+        Encoder.from_columns(Table(label="ill"), as_columns(tmp_path / "index.csv", ""))
+    written = tomllib.loads(write_template(tmp_path / "index.csv", ["", "age", "ill"]))
+    assert written["app"]["options"]["table"]["exclude"] == [""]
+    known = Table(label="ill", exclude=("",), ranges={"age": (0, 120)}, categories={"ill": (0, 1)})
+    assert Encoder.from_columns(known, as_columns(tmp_path / "index.csv", "")).features == ("age",)
+
+
+def test_a_public_sample_must_have_the_label_and_the_client_and_no_empty_column():
+    for wanted in ({"label": "illness"}, {"label": "ill", "client": "hospital"}):
+        with pytest.raises(
+            InputError, match=r"the public sample has no column '(illness|hospital)': its columns are age"
+        ):
+            Table.from_public(ROWS, **wanted)
+    with pytest.raises(InputError, match="all cells of the column 'age' of the public sample are empty"):
+        Table.from_public(ROWS | {"age": [None, ""]}, label="ill")
+
+
+def test_an_error_on_cells_that_are_no_numbers_says_where_decimal_commas_are_read(tmp_path):
+    (tmp_path / "tabs.tsv").write_text("dose\till\n2,5\t1\n")
+    known = Table(label="ill", ranges={"dose": (0, 9)}, categories={"ill": (0, 1)})
+    with pytest.raises(InputError, match=r"'dose' have a range.*\(decimal commas are read only from CSV files with"):
+        Encoder.from_columns(known, as_columns(tmp_path / "tabs.tsv", ""))

@@ -121,3 +121,25 @@ def test_an_id_that_a_skipped_row_has_is_not_a_record():
     rows = ROWS | {"id": ["a", "b", "a", "c"]}
     made = Encoder.from_columns(Table(**(KNOWN | {"gaps": "skip"})), as_columns(rows, "rows"), "id")
     assert made.encode(rows, "rows", needs_record=True).records.tolist() == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "cells"), [("city", ["BONN", "ulm", None, ""]), ("age", [200, 190, None, 300]), ("age", [2, 7.5, 19, 3])]
+)
+def test_a_feature_whose_values_all_miss_the_description_is_refused(name, cells):
+    rows = ROWS | {name: cells}
+    with pytest.raises(InputError, match=f"^rows: no value of '{name}' is in the public range or among the public"):
+        encoder(gaps="indicator").check_informative(as_columns(rows, "rows"))
+    encoder(gaps="indicator").check_informative(as_columns(ROWS, "rows"))
+    encoder(gaps="indicator").check_informative(as_columns(ROWS | {name: [None] * 4}, "rows"))
+
+
+def test_an_empty_label_is_skipped_or_refused_and_the_error_offers_nothing_else():
+    with pytest.raises(InputError, match=r'empty cells in ill.*\n.*gaps.*\nill = "skip"  # leaves out rows') as error:
+        encoder(gaps={"age": "skip"}).encode(ROWS | {"ill": ["no", None, "yes", "no"]}, "rows")
+    assert "indicator" not in str(error.value)
+
+
+def test_a_column_of_record_ids_that_is_missing_is_named():
+    with pytest.raises(InputError, match="rows has no column 'patient', which names the records"):
+        Encoder.from_columns(Table(**KNOWN), as_columns(ROWS, "rows"), record="patient")

@@ -124,7 +124,8 @@ def read_bounds(bounds: Any, columns: int, names: Sequence[str] = ()) -> Bounds:
         raise InputError(f"bounds must be one pair (low, high){pairs}")
     public = Bounds(given[:, 0].copy(), given[:, 1].copy())
     if not (np.isfinite(given).all() and (public.half > 0).all()):
-        raise InputError("bounds must be finite, and each lower bound must be below the upper one")
+        wrong = given[~(np.isfinite(given).all(axis=1) & (public.half > 0))][0].tolist()
+        raise InputError(f"bounds must be finite, and each lower bound must be below the upper one, not {wrong}")
     return public
 
 

@@ -7,15 +7,16 @@ two inputs.  The number of clients is public.
 
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dordis.apps.tables.columns import as_texts
+from dordis.apps.tables.cell_texts import as_texts
 from dordis.dropout_models import RateDropout
 from dordis.errors import InputError
 from dordis.ledger.ledger import Ledger
@@ -34,6 +35,7 @@ from dordis.privacy.setting import Setting
 from dordis.privacy.skellam_noise import LARGEST_VARIANCE
 from dordis.privacy.strategies import XNoise
 from dordis.protocol import ClientId
+from dordis.protocols.limits import MOST_CLIENTS
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
 from dordis.protocols.secagg import SECAGG
 from dordis.runs.plan import RoundPlan
@@ -60,6 +62,11 @@ def check_values(values: npt.ArrayLike) -> tuple[Floats, bool]:
     >>> check_values([1, 2, 3])[0].shape
     (3, 1)
     """
+    if isinstance(values, str | Path | Mapping):
+        raise InputError(
+            f"values are numbers, an array or a DataFrame, not a {type(values).__name__}: read a file first, for "
+            "example with pandas.read_csv, or pass one column of a mapping"
+        )
     array = _array(values)
     if array.ndim not in (1, 2):
         raise InputError(f"values are (clients,) or (clients, columns), not {array.ndim}-dimensional")
@@ -231,6 +238,8 @@ class Conditions:
     def __post_init__(self) -> None:
         if self.mode not in (MALICIOUS, SEMI_HONEST):
             raise InputError(f"the mode is '{MALICIOUS}' or '{SEMI_HONEST}', not '{self.mode}'")
+        if isinstance(self.dropped, bool) or not isinstance(self.dropped, int | np.integer):
+            raise InputError(f"dropped is the number of clients that drop out, a whole number, not {self.dropped!r}")
         if self.fidelity not in (IDEAL, FULL):
             raise InputError(f"the fidelity is '{IDEAL}' or '{FULL}', not '{self.fidelity}'")
 
@@ -276,6 +285,11 @@ def plan_release(clients: int, dim: int, clip: float, budget: QueryBudget, how: 
 
     Raise InputError if more clients are to drop out than the plan tolerates.
     """
+    if clients > MOST_CLIENTS:
+        raise InputError(
+            f"a private statistic is one round, which has at most {MOST_CLIENTS:,} clients, not {clients:,}: give "
+            "one row for each hospital, branch or other group, or draw rows at random, independently of their values"
+        )
     once = ParticipationSchedule(clients, clients, rounds=1, accounting=ALL_ROUNDS)
     setting = Setting(once, dim, clip, budget.delta, bits=MOST_BITS, headroom=HEADROOM, colluders=how.colluders)
     if not 0 <= how.dropped <= setting.T:

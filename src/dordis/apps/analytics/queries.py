@@ -28,7 +28,7 @@ from dordis.apps.analytics.private_sum import (
     private_sum,
 )
 from dordis.apps.histogram import project_to_simplex
-from dordis.apps.tables.columns import normalise
+from dordis.apps.tables.cell_texts import normalise
 from dordis.errors import InputError
 from dordis.ledger.combine_runs import open_data_ledger
 from dordis.ledger.ledger import Ledger

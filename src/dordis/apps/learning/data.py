@@ -175,7 +175,7 @@ def check_inputs(name: str, x: Values) -> Values:
 
 def flatten(x: Values) -> Values:
     """Return inputs of any shape as rows, one for each input."""
-    return x.reshape(len(x), -1)
+    return x.reshape(len(x), math.prod(x.shape[1:]))
 
 
 def check_labels(name: str, y: Values, inputs: int) -> Labels:

@@ -233,6 +233,7 @@ def read_tables(train: Any, test: Any, table: Table, record: str = "") -> Datase
     rows = encoder.encode(columns, columns.where, needs_record=True)
     if not len(rows.y):
         raise InputError(f"{columns.where} has no rows")
+    encoder.check_informative(columns)
     keys = np.arange(len(rows.y)) if rows.clients is None else rows.clients
     unit = Unit("row", "the table, each row one client") if table.client is None else column_unit(table.client)
     data: dict[str, Any] = {"x_train": rows.x, "y_train": rows.y, "keys": keys, "unit": unit, "records": rows.records}

@@ -23,7 +23,7 @@ from dordis.apps.learning.data import Target, flatten
 from dordis.apps.learning.models import Linear, Mlp, Model, Softmax
 from dordis.apps.learning.networks import Architecture
 from dordis.apps.learning.trainer import import_torch
-from dordis.apps.tables.columns import normalise
+from dordis.apps.tables.cell_texts import normalise
 from dordis.apps.tables.description import INDICATOR, REFUSE, SKIP
 from dordis.apps.tables.encoding import Encoder
 from dordis.errors import InputError, MissingExtra

@@ -8,7 +8,7 @@ import csv
 import io
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dordis.apps.tables.cell_texts import GAPS, Texts, split_gaps
 from dordis.errors import InputError
 from dordis.privacy.scaling import Floats
 
-Texts = npt.NDArray[Any]
-"""Cells of a column as texts; None where a cell is empty."""
 Numbers = npt.NDArray[np.float64]
 
-GAPS = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "<na>", "nat"})
-"""Texts, in lower case, that count as an empty cell."""
 SUFFIXES = (".csv", ".tsv", ".txt", ".parquet")
 
 
@@ -38,6 +35,8 @@ class Columns:
     cells: Mapping[str, Texts] = field(repr=False)
     bools: frozenset[str] = frozenset()
     decimal_comma: bool = False
+    gap_words: Mapping[str, Texts] = field(default_factory=dict, repr=False)
+    """Columns with texts such as "none" that count as empty: their cells with these texts, None elsewhere."""
 
     def __post_init__(self) -> None:
         if doubled := [name for name, count in Counter(self.names).items() if count > 1]:
@@ -49,9 +48,17 @@ class Columns:
         """Return the number of rows."""
         return len(self.cells[self.names[0]]) if self.names else 0
 
-    def texts(self, name: str) -> Texts:
-        """Return the cells of a column as texts, None where empty."""
-        return self.cells[name]
+    def texts(self, name: str, listed: Collection[str] = ()) -> Texts:
+        """Return the cells of a column as texts, None where empty; the texts in `listed` never count as empty."""
+        cells, words = self.cells[name], self.gap_words.get(name)
+        if words is None or not GAPS.intersection(text.lower() for text in listed):
+            return cells
+        return np.where([word in listed for word in words], words, cells)
+
+    def select(self, rows: npt.NDArray[np.bool_]) -> "Columns":
+        """Return the columns with only those rows for which `rows` is True."""
+        cells, words = ({name: texts[rows] for name, texts in kept.items()} for kept in (self.cells, self.gap_words))
+        return replace(self, cells=cells, gap_words=words)
 
     def is_bool(self, name: str) -> bool:
         """Tell whether the type of a column is boolean."""
@@ -123,57 +130,39 @@ def read_file(path: Path) -> Columns:
         return _from_frame(_read_parquet(path), str(path))
     cells = read_cells(path)
     columns = list(zip(*(row for _, row in cells.lines), strict=True))
-    values = {name: as_texts(column) for name, column in zip(cells.names, columns, strict=True)}
-    return Columns(str(path), cells.names, values, decimal_comma=cells.delimiter == ";")
+    return _from_cells(str(path), cells.names, columns, decimal_comma=cells.delimiter == ";")
 
 
-def as_texts(values: Sequence[Any]) -> Texts:
-    """Return cells as normalised texts, None where empty."""
-    texts = np.empty(len(values), object)
-    for i, value in enumerate(values):
-        text = normalise(value)
-        texts[i] = None if text.lower() in GAPS else text
-    return texts
-
-
-def normalise(value: Any) -> str:
-    """Return a value as a text, such that two cells name the same category or client if their texts are equal.
-
-    The text has no surrounding white space, and whole numbers have no decimal point.
-
-    >>> normalise(3.0), normalise(" yes "), normalise(None), normalise("3.0")
-    ('3', 'yes', '', '3')
-    """
-    if value is None:
-        return ""
-    if isinstance(value, float | np.floating) and float(value).is_integer():
-        return str(int(value))
-    text = str(value).strip()
-    whole = text.rstrip("0").removesuffix(".") if "." in text else text  # 3.0 in a file is the category 3
-    return whole if whole.lstrip("-").isdecimal() else text
+def _from_cells(
+    where: str,
+    names: tuple[str, ...],
+    columns: Iterable[Sequence[Any]],
+    bools: frozenset[str] = frozenset(),
+    decimal_comma: bool = False,
+) -> Columns:
+    parts = [(name, *split_gaps(column)) for name, column in zip(names, columns, strict=True)]
+    words = {name: found for name, _, found in parts if found is not None}
+    return Columns(where, names, {name: texts for name, texts, _ in parts}, bools, decimal_comma, words)
 
 
 def _from_frame(frame: Any, where: str) -> Columns:
     """Return the columns of a DataFrame; cells of every column type become texts by the same rules."""
     names = tuple(map(str, frame.columns))
-    cells, bools = {}, set()
-    for place, name in enumerate(names):
-        column = frame.iloc[:, place]
-        cells[name] = as_texts(
-            [None if missing else value for value, missing in zip(column, column.isna(), strict=True)]
-        )
-        if str(column.dtype) in ("bool", "boolean"):
-            bools.add(name)
-    return Columns(where, names, cells, frozenset(bools))
+    columns = [frame.iloc[:, place] for place in range(len(names))]
+    bools = [name for name, column in zip(names, columns, strict=True) if str(column.dtype) in ("bool", "boolean")]
+    cells = (
+        [None if missing else value for value, missing in zip(column, column.isna(), strict=True)] for column in columns
+    )
+    return _from_cells(where, names, cells, frozenset(bools))
 
 
 def _from_mapping(columns: Mapping[Any, Any], where: str) -> Columns:
     arrays = {str(name): np.asarray(values) for name, values in columns.items()}
     lengths = {array.shape for array in arrays.values()}
     if len(lengths) != 1 or len(next(iter(lengths))) != 1:
-        raise InputError(f"{where}: all columns must be one-dimensional and equally long")
+        raise InputError(f"{where}: all columns must be lists or arrays of the same length, such as [25] for one row")
     bools = frozenset(name for name, array in arrays.items() if array.dtype.kind == "b")
-    return Columns(where, tuple(arrays), {name: as_texts(array.tolist()) for name, array in arrays.items()}, bools)
+    return _from_cells(where, tuple(arrays), (array.tolist() for array in arrays.values()), bools)
 
 
 def _read_parquet(path: Path) -> Any:
@@ -223,20 +212,11 @@ class Cells:
     lines: Lines = field(repr=False)
     delimiter: str = ","
 
-    def numbers(self, names: Sequence[str]) -> Floats:
-        """Return the named columns as numbers, (rows, columns); raise InputError if a cell is no finite number."""
-        return self.at(_places(self.path, self.names, names))
-
     def at(self, places: Sequence[int]) -> Floats:
         """Return the columns with these indices as numbers, (rows, columns); raise InputError if a cell is no finite
         number.
         """
         return np.array([[self._cell(line, self.names[i], row[i]) for i in places] for line, row in self.lines])
-
-    def texts(self, name: str) -> list[str]:
-        """Return the cells of a column as texts, without surrounding white space."""
-        (place,) = _places(self.path, self.names, [name])
-        return [row[place].strip() for _, row in self.lines]
 
     def is_finite(self, text: str) -> bool:
         """Tell whether a cell is a finite number; with the delimiter ";" it may have a decimal comma."""

@@ -13,7 +13,8 @@ from typing import Literal
 
 import msgspec
 
-from dordis.apps.tables.columns import Columns, as_columns, normalise
+from dordis.apps.tables.cell_texts import normalise
+from dordis.apps.tables.columns import Columns, as_columns
 from dordis.errors import InputError
 
 Range = tuple[float, float]
@@ -72,12 +73,17 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """
         columns = as_columns(sample, "the public sample")
         labels = (label,) if isinstance(label, str) else tuple(label)
+        for name in (*labels, *filter(None, [client])):
+            if name not in columns.names:
+                raise InputError(f"{columns.where} has no column '{name}': its columns are {', '.join(columns.names)}")
         names = [name for name in columns.names if name != client]
         kinds = {name: columns.numbers_or_texts(name) for name in names}
         ranges: dict[str, Range] = {}
         categories: dict[str, tuple[Category, ...]] = {}
         for name, (numbers, texts) in kinds.items():
             present = {text for text in texts if text is not None}
+            if not present:
+                raise InputError(f"all cells of the column '{name}' of {columns.where} are empty: leave the column out")
             classes = name in labels and len(labels) == 1 and len(present) <= _MOST_CLASSES
             if numbers is None or classes:
                 ordered: list[str] = sorted(present, key=_sort_key)
@@ -105,7 +111,11 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     def classes(self) -> tuple[str, ...]:
         """Return the classes of the label as normalised texts, in the order of their numbers; none for a regression."""
-        return tuple(normalise(value) for value in self.categories.get(self.labels[0], ()))
+        return self.listed(self.labels[0])
+
+    def listed(self, name: str) -> tuple[str, ...]:
+        """Return the public categories of a column as normalised texts; none if it has no categories."""
+        return tuple(normalise(value) for value in self.categories.get(name, ()))
 
     def gap(self, name: str) -> Gap:
         """Return how an empty cell of the column `name` is treated."""
@@ -154,16 +164,18 @@ def check_described(table: Table, columns: Columns) -> None:
     open_ = [name for name in wanted if table.range(name) is None and name not in table.categories]
     open_ = [name for name in open_ if not columns.is_bool(name) or name in table.labels]
     if open_:
+        shown = ", ".join(name or "'' (the column without a name)" for name in open_)
         raise InputError(
             f"{len(open_)} column{'s' if len(open_) > 1 else ''} of {columns.where} must have a public range or public "
-            f"categories: {', '.join(open_)}. They are never read from private rows. Paste and fill in public "
+            f"categories: {shown}. They are never read from private rows. Paste and fill in public "
             f"knowledge, or add a column to exclude:\n{template(table, open_, columns.has_numbers)}"
         )
     texts = [name for name in wanted if table.range(name) is not None and not columns.has_numbers(name)]
     if texts:
+        comma = "" if columns.decimal_comma else " (decimal commas are read only from CSV files with the delimiter ;)"
         raise InputError(
             f"{columns.where}: the columns {_quote(texts)} have a range, but also cells that are not finite numbers: "
-            "correct the cells, give categories instead, or exclude the column"
+            f"correct the cells{comma}, give categories instead, or exclude the column"
         )
 
 
@@ -238,10 +250,10 @@ _CLIENTS = re.compile(
 
 def write_template(data: Path, columns: Sequence[str]) -> str:
     """Return a commented configuration for a table with these columns; no value of the table is read."""
-    plain = [name for name in columns if not _IDS.search(name) and not _CLIENTS.search(name)]
+    plain = [name for name in columns if name and not _IDS.search(name) and not _CLIENTS.search(name)]
     label = (plain or columns)[-1]
     client = next((name for name in columns if _CLIENTS.search(name) and name != label), None)
-    excluded = [name for name in columns if _IDS.search(name) and name not in (label, client)]
+    excluded = [name for name in columns if (not name or _IDS.search(name)) and name not in (label, client)]
     features = [name for name in columns if name not in {label, client, *excluded}]
     ranges = "\n".join(f"# {toml_key(name)} = [LOW, HIGH]" for name in features)
     named = f"client = {toml_value(client)}" if client else '# client = "person"'

@@ -1,14 +1,15 @@
 """Encoding of a described table as arrays: scaled numbers, one-hot categories, and labels as classes or numbers."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from dordis.apps.tables.columns import Columns, Texts, as_columns, normalise
-from dordis.apps.tables.description import INDICATOR, REFUSE, SKIP, Table, check_described
+from dordis.apps.tables.cell_texts import Texts, normalise
+from dordis.apps.tables.columns import Columns, as_columns
+from dordis.apps.tables.description import INDICATOR, REFUSE, SKIP, Table, check_described, toml_key
 from dordis.errors import InputError
 
 Floats = npt.NDArray[np.float64]
@@ -46,6 +47,11 @@ class Encoder(msgspec.Struct, frozen=True):
     def from_columns(cls, table: Table, columns: Columns, record: str = "") -> "Encoder":
         """Return the encoder of a table; raise an InputError that names all columns without a range or categories."""
         table = without_record(table, record)
+        if record and record not in columns.names:
+            raise InputError(
+                f"{columns.where} has no column '{record}', which names the records (privacy.record): "
+                f"its columns are {', '.join(columns.names)}"
+            )
         check_described(table, columns)
         features = table.feature_names(columns.names, columns.where)
         undescribed = [name for name in features if table.range(name) is None and name not in table.categories]
@@ -127,6 +133,30 @@ class Encoder(msgspec.Struct, frozen=True):
         pairs = np.array([self.table.range(name) for name in self.table.labels], np.float64)
         return pairs[:, 0], pairs[:, 1]
 
+    def check_informative(self, columns: Columns) -> None:
+        """Raise InputError if all values of a feature are outside its range, or in none of its categories.
+
+        Such a feature tells the model nothing: units, or upper and lower case, differ from the description.
+        """
+        astray = [name for name in self.features if self._misses_all(columns, name)]
+        if astray:
+            raise InputError(
+                f"{columns.where}: no value of {', '.join(map(repr, astray))} is in the public range or among the "
+                "public categories of its column, so the column tells the model nothing: compare units, and upper and "
+                "lower case, or add the column to exclude"
+            )
+
+    def _misses_all(self, columns: Columns, name: str) -> bool:
+        empty = self._empty(columns, name)
+        if empty.all():
+            return False
+        if name in self.table.categories:
+            known = frozenset(self.table.listed(name))
+            return known.isdisjoint(columns.texts(name, known)[~empty])
+        low, high = self.table.range(name) or (0.0, 1.0)
+        values = columns.numbers(name)[~empty]
+        return bool((values < low).all() or (values > high).all())
+
     def describe(self, columns: Columns, rows: EncodedRows) -> dict[str, str]:
         """Return a summary of the rows by topic, for the owner of the rows only: it reveals counts without noise."""
         used = {*self.features, *self.table.labels, self.table.client, self.record}
@@ -140,11 +170,10 @@ class Encoder(msgspec.Struct, frozen=True):
         return shown | {"columns not used": ", ".join(unused) or "none"}
 
     def _describe_column(self, columns: Columns, name: str) -> str:
-        texts = columns.texts(name)
+        texts = columns.texts(name, self.table.listed(name))
         empty = sum(text is None for text in texts)
         if name in self.table.categories:
-            known = [normalise(value) for value in self.table.categories[name]]
-            counts = {value: sum(text == value for text in texts) for value in known}
+            counts = {value: sum(text == value for text in texts) for value in self.table.listed(name)}
             other = len(texts) - empty - sum(counts.values())
             said = ", ".join(f"{value} {count:,}" for value, count in counts.items())
             said = f"categories {said}" + (f", other {other:,}" if other else "")
@@ -167,7 +196,7 @@ class Encoder(msgspec.Struct, frozen=True):
         table, names = self.table, (*self.features, *self.table.labels)
         if missing := [name for name in names if name not in columns.names]:
             raise InputError(f"{columns.where} has no column {', '.join(map(repr, missing))}")
-        gaps = {name: np.array([text is None for text in columns.texts(name)], np.bool_) for name in names}
+        gaps = {name: self._empty(columns, name) for name in names}
         skipped = np.zeros(len(columns), np.bool_)
         refused = []
         for name, empty in gaps.items():
@@ -177,7 +206,8 @@ class Encoder(msgspec.Struct, frozen=True):
             elif empty.any() and action == REFUSE and (name not in table.categories or name in table.labels):
                 refused.append(name)
         if refused:
-            lines = "\n".join(f'{name} = "indicator"  # or "skip", or a public value' for name in refused)
+            feature, label = '"indicator"  # or "skip", or a public value', '"skip"  # leaves out rows without a label'
+            lines = "\n".join(f"{toml_key(name)} = {label if name in table.labels else feature}" for name in refused)
             raise InputError(
                 f"{columns.where} has empty cells in {', '.join(refused)}: say how to treat them, for example\n"
                 f"[app.options.table.gaps]\n{lines}"
@@ -186,8 +216,11 @@ class Encoder(msgspec.Struct, frozen=True):
             return columns, 0
         if skipped.all():
             raise InputError(f"{columns.where} has no row without an empty cell in a column whose gaps are skipped")
-        kept = {name: columns.texts(name)[~skipped] for name in columns.names}
-        return replace(columns, cells=kept), int(skipped.sum())
+        return columns.select(~skipped), int(skipped.sum())
+
+    def _empty(self, columns: Columns, name: str) -> npt.NDArray[np.bool_]:
+        """Return for each row whether its cell in a column is empty."""
+        return np.array([text is None for text in columns.texts(name, self.table.listed(name))], np.bool_)
 
     def _clients(self, columns: Columns, client: str) -> npt.NDArray[Any]:
         if client not in columns.names:
@@ -218,7 +251,7 @@ class Encoder(msgspec.Struct, frozen=True):
 
     def _encode_column(self, columns: Columns, name: str) -> Floats:
         if name in self.table.categories:
-            return self._one_hot(columns.texts(name), name)
+            return self._one_hot(columns.texts(name, self.table.listed(name)), name)
         low, high = self.table.range(name) or (0.0, 1.0)
         values, action = columns.numbers(name), self.table.gap(name)
         empty = np.isnan(values)
@@ -233,7 +266,7 @@ class Encoder(msgspec.Struct, frozen=True):
         return np.stack([scaled, empty.astype(np.float64)] if action == INDICATOR else [scaled], axis=1)
 
     def _one_hot(self, texts: Texts, name: str) -> Floats:
-        place = {normalise(value): i for i, value in enumerate(self.table.categories[name])}
+        place = {value: i for i, value in enumerate(self.table.listed(name))}
         action = self.table.gap(name)
         filled = normalise(action) if action not in (REFUSE, SKIP, INDICATOR) else ""
         encoded = np.zeros((len(texts), len(place) + 1))
@@ -245,7 +278,7 @@ class Encoder(msgspec.Struct, frozen=True):
         table = self.table
         if table.target == "classification":
             (name,), places = table.labels, {value: i for i, value in enumerate(table.classes())}
-            numbers = [places.get(text, -1) for text in columns.texts(name)]
+            numbers = [places.get(text, -1) for text in columns.texts(name, places)]
             if unknown := numbers.count(-1):
                 raise InputError(
                     f"{columns.where}: {unknown} rows have a label '{name}' that is not among its classes "
