@@ -21,7 +21,7 @@ from aiohttp import ClientResponse, ClientSession, ClientTimeout
 
 from dordis import wire
 from dordis.errors import InputError, LoginRefused, MalformedMessage, ProtocolError
-from dordis.network.authentication import LoginCredentials
+from dordis.network.authentication import LoginCredentials, explain_tls_error
 from dordis.network.messages import SUBPROTOCOL, VERSION_HEADER, BodyInfo, Welcome
 from dordis.network.server_transfers import LENGTH_BYTES, read_history, split_body
 from dordis.network.upload_endpoint import LeastRate
@@ -221,10 +221,18 @@ async def _pause(attempt: int, error: BaseException) -> None:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the message of an error, or its class name if it has none."""
+    """Return why a connection or a transfer failed: the reason of TLS, the message of the error, or its class name."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return describe_error(error.certificate_error)
     if isinstance(error, aiohttp.ClientConnectorError):
         return describe_error(error.os_error)
-    return str(error) or type(error).__name__
+    tls = error.__cause__ if isinstance(error, aiohttp.ClientOSError) else error  # an alert after the handshake
+    return explain_tls_error(tls) if isinstance(tls, ssl.SSLError) else str(error) or type(error).__name__
+
+
+def certificate_refused(error: aiohttp.ClientConnectorCertificateError) -> LoginRefused:
+    """Return the error for a server whose certificate this client does not accept."""
+    return LoginRefused(f"the server's certificate is not accepted: {describe_error(error)}")
 
 
 @dataclass
@@ -332,7 +340,7 @@ class VisitorRequests:
                 await check_admitted(response, method)
                 yield response
         except aiohttp.ClientConnectorCertificateError as error:
-            raise LoginRefused(f"the server's certificate is not accepted: {error.certificate_error}") from None
+            raise certificate_refused(error) from None
         finally:
             self.connected.seconds += time.monotonic() - began
 

@@ -15,7 +15,8 @@ from functools import partial
 from aiohttp import web
 
 from dordis.errors import InputError
-from dordis.network.sessions import MeteredTLS, metered_tls
+from dordis.network.authentication import explain_tls_error
+from dordis.network.sessions import ACCEPTED, metered_tls
 
 log = logging.getLogger("dordis.network")
 
@@ -192,8 +193,7 @@ class HandshakeLog:
             self._since, self._failures = now, 0
         self._failures += 1
         if self._failures <= MOST_FAILURES_LOGGED:
-            reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
-            log.warning("refused a connection from %s: TLS failed: %s", address, reason or type(error).__name__)
+            log.warning("refused a connection from %s: %s", address, explain_tls_error(error))
 
 
 def peer_address(accepted: socket.socket) -> str:
@@ -229,7 +229,6 @@ class Connections:
     ) -> None:
         app.middlewares.append(self._end_pending)
         self._context, self._is_authorised = context, is_authorised
-        context.sslobject_class = MeteredTLS
         self._runner = web.AppRunner(
             app,
             shutdown_timeout=1.0,
@@ -349,6 +348,7 @@ class Connections:
         loop, transport = asyncio.get_running_loop(), None
         assert self._runner.server is not None  # noqa: S101  set up by `open`
         handler, address = self._runner.server(), peer_address(accepted)
+        ACCEPTED.set(accepted)
         try:
             async with asyncio.timeout(3 * LOGIN_TIMEOUT):
                 transport, _ = await loop.connect_accepted_socket(
