@@ -65,8 +65,10 @@ class Address:
         Address(host='dordis.example', port=8765)
         """
         host, _, port = url.removeprefix("https://").rstrip("/").rpartition(":")
-        if not host or not port.isdigit() or "/" in host:
+        if not re.fullmatch(r"[\w.-]+|\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]", host) or not re.fullmatch("[0-9]{1,5}", port):
             raise InputError(f"the server's address must be https://host:port: got '{url}'")
+        if not 0 < int(port) < 1 << 16:
+            raise InputError(f"the port of the server's address must be from 1 to 65535: got '{url}'")
         return cls(host, int(port))
 
     def url(self, path: str) -> str:
