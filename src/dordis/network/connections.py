@@ -49,12 +49,12 @@ READ_BUFFER = 1 << 16
 
 
 def open_listener(host: str, port: int) -> socket.socket:
-    """Return a listening socket; raise InputError if the address is in use or not of this machine."""
+    """Return a listening socket, at `::` also for IPv4; raise InputError if nobody can listen at the address."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
-    except OSError as error:
-        raise InputError(f"cannot listen at {host}:{port}: {error.strerror}") from None
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG, dualstack_ipv6=address[0] == "::")
+    except (OSError, ValueError) as error:  # ValueError without IPv6
+        raise InputError(f"cannot listen at {host}:{port}: {getattr(error, 'strerror', error)}") from None
 
 
 class SilentSockets:
@@ -199,7 +199,7 @@ class HandshakeLog:
 def peer_address(accepted: socket.socket) -> str:
     """Return the address of the peer, or a substitute text if the connection is lost."""
     try:
-        return str(accepted.getpeername()[0])
+        return str(accepted.getpeername()[0]).removeprefix("::ffff:")
     except OSError:
         return "an unknown address"
 
