@@ -199,6 +199,20 @@ def test_clients_use_the_proxy_of_the_environment(local, monkeypatch):
     local.run(proxy.close())
 
 
+@pytest.mark.parametrize("proxy", ["closed", "plain", "no address"])
+def test_a_client_says_that_its_proxy_fails(local, monkeypatch, caplog, proxy):
+    plain = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=answer_in_plain, args=(plain,), daemon=True).start()
+    for name in ("NO_PROXY", "no_proxy", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    ports = {"closed": 1, "plain": plain.getsockname()[1]}
+    monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{ports[proxy]}" if proxy in ports else proxy)
+    with pytest.raises(InputError, match="failed or broke"):
+        local.stay("c1", ScriptedParty(1)).result(HANG)
+    plain.close()
+    assert f"no connection to localhost:{local.server.port}: the proxy in HTTPS_PROXY failed: " in caplog.text
+
+
 def test_a_client_follows_no_redirect(challenging, folder):
     """`trap` stands for a machine that only the client can reach."""
     trapped = []

@@ -48,6 +48,7 @@ REDIRECTS = (301, 302, 303, 307, 308)
 REFUSED = (CONFLICT, UNPROCESSABLE, 403, 413)
 """HTTP status codes with which a server refuses a contribution for good."""
 NOT_FOUND, RANGE_NOT_SATISFIABLE = 404, 416
+PROXY_ERRORS = (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError, aiohttp.InvalidURL)
 
 
 @dataclass(frozen=True)
@@ -224,12 +225,14 @@ async def _pause(attempt: int, error: BaseException) -> None:
 
 def describe_error(error: BaseException) -> str:
     """Return why a connection or a transfer failed: the reason of TLS, the message of the error, or its class name."""
+    where = "the proxy in HTTPS_PROXY failed: " if isinstance(error, PROXY_ERRORS) else ""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return describe_error(error.certificate_error)
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return describe_error(error.os_error)
-    tls = error.__cause__ if isinstance(error, aiohttp.ClientOSError) else error  # an alert after the handshake
-    return explain_tls_error(tls) if isinstance(tls, ssl.SSLError) else str(error) or type(error).__name__
+        error = error.certificate_error
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        error = error.os_error
+    elif isinstance(error.__cause__, ssl.SSLError):  # an alert after the handshake
+        error = error.__cause__
+    return where + (explain_tls_error(error) if isinstance(error, ssl.SSLError) else str(error) or type(error).__name__)
 
 
 def certificate_refused(error: aiohttp.ClientConnectorCertificateError) -> LoginRefused:
