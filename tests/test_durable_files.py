@@ -123,6 +123,7 @@ def test_a_full_disk_changes_nothing(writer, full, path):
     with full(), pytest.raises(OSError) as refused:
         WRITERS[writer](path, NEW)
     assert refused.value.errno in (errno.ENOSPC, errno.EFBIG)
+    assert refused.value.filename == str(path)
     assert list(path.parent.iterdir()) == ([] if writer == "create" else [path])
     if writer != "create":
         assert path.read_bytes() == OLD

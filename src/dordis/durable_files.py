@@ -38,6 +38,9 @@ def _draft(path: Path, data: bytes, mode: int) -> Iterator[Path]:
         try:
             write_all(descriptor, data)
             os.fsync(descriptor)
+        except OSError as error:
+            error.filename = str(path)  # os.write and os.fsync name no file
+            raise
         finally:
             os.close(descriptor)
         yield draft
@@ -157,6 +160,9 @@ class AppendOnlyFile:
             if os.fstat(descriptor).st_size == 0:  # perhaps new: its name has to be on disk before its first line is
                 sync_directory(self.path.parent)
             yield LockedFile(descriptor)
+        except OSError as error:
+            error.filename = error.filename or str(self.path)
+            raise
         finally:
             os.close(descriptor)
 

@@ -8,14 +8,19 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 import dordis
 from dordis.errors import InputError, LedgerDamaged
+from dordis.identity.authority import new_request, read_request
+from dordis.identity.certificates import new_tls_key
+from dordis.identity.keys import Keys, PrivateKeys, load_keys
+from dordis.identity.registry import registry_with_helpers
 from dordis.ledger.receipt import read_receipt_files
-from dordis.ledger.verification import check_evidence, check_model, verify_receipt, verify_run
+from dordis.ledger.verification import check_evidence, check_model, members_at_start, verify_receipt, verify_run
 from dordis.records import run_records
 from dordis.records.run_records import RECEIPTS
 from dordis.report.facts import read_facts
@@ -25,6 +30,7 @@ from tests.adversary.receipts import CLIENTS, job_of, registry_of
 from tests.adversary.receipts import finished as signed_run
 from tests.cli.in_process import dordis as command
 from tests.ledger.charged_rounds import forge
+from tests.runs.parties import authority_at, joined
 from tests.simulation.whole_runs import settings_of
 
 
@@ -45,6 +51,24 @@ def test_a_run_against_a_malicious_server_is_signed_in_every_round():
 def test_without_a_registry_no_round_counts_as_signed():
     verified = verify_run(run_records.load_run(signed_run()[0]))
     assert (verified.signed_rounds, verified.has_registry) == (0, False)
+
+
+def test_the_members_of_a_run_are_found_in_a_later_registry(tmp_path):
+    """A client and a helper of the run are revoked later, another client has new keys, and one has joined."""
+    authority = authority_at(tmp_path / "federation")
+    for name in ("alice", "bob", "carol", "helper"):
+        joined(authority, tmp_path / f"{name}.key")
+    began = registry_with_helpers(authority.registry, [4])
+    manifest = SimpleNamespace(members=began.fingerprints(), assistance=SimpleNamespace(helpers=(4,)))
+    authority.revoke("bob", "left")
+    authority.revoke("helper", "left")
+    new = PrivateKeys(new_tls_key(), Keys.generate())
+    authority.approve(read_request(new_request("carol", new, replaces=load_keys(tmp_path / "carol.key").keys)))
+    joined(authority, tmp_path / "dave.key")
+    assert authority.registry.registry.keys() == {1, 3, 5}
+    found = members_at_start(authority.registry, manifest)
+    assert found.root() == members_at_start(began, manifest).root() == began.root()
+    assert found.signing_keys() == began.signing_keys()
 
 
 def test_signatures_that_were_removed_are_missed(receipts):

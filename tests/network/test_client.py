@@ -12,7 +12,9 @@ import pytest
 from aiohttp import WSMsgType
 
 from dordis import wire
+from dordis.config import reading
 from dordis.errors import InputError, LoginRefused, ParametersRefused, UnexpectedRequest
+from dordis.identity.authority import Authority
 from dordis.identity.keys import load_client_credentials, load_server_credentials
 from dordis.network import authentication, client, client_transfers, messages
 from dordis.network.authentication import ExpiryWatch, LoginCredentials
@@ -25,13 +27,18 @@ from dordis.protocols.delivery import Dispatch, Received
 from dordis.protocols.plaintext import PLAINTEXT, Begin, Contribute, Joined
 from dordis.rounds.client import Client
 from dordis.rounds.invitation import Train
+from tests.network.assisted_run import assisted_keys
 from tests.network.deployed_commands import wait_until
-from tests.network.local_server import HANG, PARAMETERS, VECTORS, LocalServer, ScriptedParty, to_clients
+from tests.network.local_server import HANG, PARAMETERS, VECTORS, LocalServer, ScriptedParty, enrol, to_clients
+from tests.network.process_roles import settings
 from tests.network.proxies import ConnectProxy, FaultyProxy
 from tests.network.raw_client import participant
 from tests.rounds.parties import DIM, Diarist, Witness, invite_to
+from tests.runs.parties import joined
 
 pytestmark = pytest.mark.network
+
+PAST = datetime.now(UTC) - timedelta(days=30)
 
 
 async def send_bytes(socket):
@@ -192,6 +199,20 @@ def test_clients_use_the_proxy_of_the_environment(local, monkeypatch):
     local.run(proxy.close())
 
 
+@pytest.mark.parametrize("proxy", ["closed", "plain", "no address"])
+def test_a_client_says_that_its_proxy_fails(local, monkeypatch, caplog, proxy):
+    plain = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=answer_in_plain, args=(plain,), daemon=True).start()
+    for name in ("NO_PROXY", "no_proxy", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    ports = {"closed": 1, "plain": plain.getsockname()[1]}
+    monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{ports[proxy]}" if proxy in ports else proxy)
+    with pytest.raises(InputError, match="failed or broke"):
+        local.stay("c1", ScriptedParty(1)).result(HANG)
+    plain.close()
+    assert f"no connection to localhost:{local.server.port}: the proxy in HTTPS_PROXY failed: " in caplog.text
+
+
 def test_a_client_follows_no_redirect(challenging, folder):
     """`trap` stands for a machine that only the client can reach."""
     trapped = []
@@ -296,9 +317,61 @@ def test_another_version_is_refused_in_the_handshake(local, monkeypatch, caplog)
     assert local.ask(to_clients(Begin(PARAMETERS))).keys() == {1, 2, 3}
 
 
-def test_a_client_that_shows_no_certificate_is_refused_by_mutual_tls(local):
+def test_a_client_that_shows_no_certificate_is_refused_by_mutual_tls(local, caplog):
     with pytest.raises(InputError, match="failed or broke"):
         local.stay("c1", ScriptedParty(1), mutual=False).result(HANG)
+    assert "requires a client certificate, and none was shown: use login = 'mutual'; reconnecting" in caplog.text
+
+
+@pytest.mark.parametrize("command", ["join", "visit", "assist"])
+def test_commands_say_why_tls_fails(processes, serving, folder, tmp_path, command):
+    """All the commands of clients and helpers, with real sockets."""
+    own, other = enrol(tmp_path / "own", 8), enrol(tmp_path / "other", 1)
+    trusted = ("--trusted", str(folder / "authority" / "ca.pem"))
+    keys = {"visit": ["federation.clients=4", *assisted_keys(4, 4, 3)]}
+    (own / "run.toml").write_text(
+        reading.config_to_toml(settings(keys.get(command, ["federation.clients=8", "federation.per_round=8"])))
+    )
+    plain = socket.create_server(("localhost", 0))
+    threading.Thread(target=answer_in_plain, args=(plain,), daemon=True).start()
+    elsewhere = serving(other)
+    (own / "server.key").unlink()
+    joined(Authority(own / "authority", datetime.now(UTC)), own / "server.key", hosts=("other.example",))
+    misnamed = serving(own)
+
+    def said(port, *arguments):
+        """Return what a command says until it ends, or until it has said why it reconnects."""
+        (log := tmp_path / f"{command}{port}.log").touch()
+        files = ["--identity", "c1.key"] + ([] if command == "assist" else ["--config", "run.toml"])
+        name = "assist" if command == "assist" else "join"
+        words = [name, f"https://localhost:{port}", *files, *arguments]
+        pid = processes.start("command", log, arguments=words, folder=own)
+        wait_until(lambda: not processes.is_running(pid) or "no connection to" in log.read_text())
+        processes.kill(pid)
+        return log.read_text().splitlines()[-1]
+
+    refused = "dordis: the server's certificate is not accepted: "
+    assert said(elsewhere.server.port).startswith(
+        refused + "the certificate was signed by another authority: it belong"
+    )
+    assert said(misnamed.server.port).startswith(refused + "the server's certificate is for another host name: use one")
+    assert "the other side does not speak TLS: check that the address" in said(plain.getsockname()[1])
+    assert "the other side does not know the authority of this certificate" in said(
+        serving(folder).server.port, *trusted
+    )
+    (own / "c1.cert").write_bytes(Authority(own / "authority", PAST).issue("c1", days=1).pem)
+    assert "expired" in said(misnamed.server.port)
+    plain.close()
+
+
+def answer_in_plain(listener):
+    """Answer every connection by HTTP without TLS, until the listener is closed."""
+    with suppress(OSError):
+        while True:
+            accepted, _ = listener.accept()
+            with suppress(OSError), accepted:
+                accepted.recv(1 << 12)
+                accepted.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
 class Leaving(Client):

@@ -6,13 +6,37 @@ import threading
 import pytest
 from aiohttp import web
 
+from dordis.errors import InputError
 from dordis.network import client_transfers, upload_endpoint
-from dordis.network.client_transfers import ATTEMPTS
+from dordis.network.client_transfers import ATTEMPTS, Address
 from dordis.protocols.delivery import Dispatch, Received
 from dordis.protocols.plaintext import Begin, Contribute, Joined
 from tests.network.local_server import HANG, PARAMETERS, SIZE, VECTORS, ScriptedParty
 
 pytestmark = pytest.mark.network
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("https://localhost", "must be https://host:port"),
+        ("http://localhost:8765", "must be https://host:port"),
+        ("https://local host:8765", "must be https://host:port"),
+        ("https://::1:8765", "must be https://host:port"),
+        ("https://me@localhost:8765", "must be https://host:port"),
+        ("https://localhost:\u00b2", "must be https://host:port"),
+        ("https://localhost:0", "from 1 to 65535"),
+        ("https://localhost:99999", "from 1 to 65535"),
+    ],
+)
+def test_an_address_that_nothing_can_be_at_is_refused(url, reason):
+    with pytest.raises(InputError, match=reason):
+        Address.from_url(url)
+
+
+def test_an_address_is_a_name_or_a_number():
+    for host in ("localhost", "dordis.example", "10.0.0.1", "[::1]", "[fe80::1%eth0]"):
+        assert Address.from_url(f"https://{host}:8765/") == Address(host, 8765)
 
 
 @pytest.mark.parametrize("limit", ["MOST_UPLOADS", "MOST_TRANSFERS"])

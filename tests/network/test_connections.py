@@ -52,6 +52,14 @@ def test_frames_before_the_log_in_are_small(challenging):
     assert challenging.run(shout()) == aiohttp.WSCloseCode.MESSAGE_TOO_BIG
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_a_listener_at_all_addresses_takes_ipv4_and_ipv6():
+    with connections.open_listener("::", 0) as listener:
+        for host, shown in (("127.0.0.1", "127.0.0.1"), ("::1", "::1")):
+            with socket.create_connection((host, listener.getsockname()[1]), HANG), listener.accept()[0] as accepted:
+                assert connections.peer_address(accepted) == shown
+
+
 def half_open(local, count):
     """Return connections that began TLS and stopped."""
     opened = [socket.create_connection(("127.0.0.1", local.server.port), HANG) for _ in range(count)]

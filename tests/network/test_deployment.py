@@ -9,7 +9,7 @@ from dordis.cli.commands.participants import join
 from dordis.cli.commands.serve import serve
 from dordis.config import read_presets, reading
 from dordis.errors import InputError
-from dordis.network.deployment import DeployedJob, deployable_config
+from dordis.network.deployment import DeployedJob, deployable_config, with_public_test
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
 
@@ -80,3 +80,17 @@ def test_the_compose_file_starts_a_server_and_clients_with_options_that_exist():
         paths = [Path(argument.split("=")[-1]) for argument in arguments if "/etc/" in argument or "/run/" in argument]
         assert all(any(path.is_relative_to(mount) for mount in inside) for path in paths)
         assert service["image"] == "dordis:latest"
+
+
+def test_a_server_without_its_public_table_says_that_nothing_is_measured(tmp_path, caplog):
+    def config(**options):
+        section = {"folder": str(tmp_path), "options": {"data": "own.csv", "test": "public.csv"} | options}
+        return reading.config_from_settings({"app": section})
+
+    with_public_test(config(own_files=True))
+    assert f"there is no file {tmp_path / 'public.csv'} (app.options.test): no metrics are measured" in caplog.text
+    caplog.clear()
+    with_public_test(config())  # a data set of the server: reading it refuses a missing file
+    (tmp_path / "public.csv").touch()
+    with_public_test(config(own_files=True))
+    assert not caplog.text

@@ -1,6 +1,7 @@
 """Whole runs over loopback TLS: server and clients are processes, which are killed by SIGKILL."""
 
-from datetime import UTC, datetime
+import shutil
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -13,6 +14,7 @@ from dordis.privacy.record_accounting import epsilon
 from dordis.records.run_records import LEDGER
 from dordis.report.page import write_report
 from dordis.runs.job import application, prepare
+from tests.cli.in_process import dordis
 from tests.network.deployed_run import DeployedRun
 from tests.network.local_server import publish
 from tests.network.process_roles import settings
@@ -228,7 +230,9 @@ def test_clients_restart_in_a_run_after_a_revocation_with_the_newest_registry(pr
     waiting.read_text()
     go.write_text("on")
     waiting.read_text()
+    shutil.copytree(tmp_path / "authority", tmp_path / "strict")
     Authority(tmp_path / "authority", datetime.now(UTC)).revoke("c3", "lost its machine")
+    Authority(tmp_path / "strict", datetime.now(UTC) - timedelta(days=1)).revoke("c3", "before the run began")
     publish(tmp_path)
     processes.kill(fleet.clients[1])
     fleet.join_and_wait(1)
@@ -239,6 +243,14 @@ def test_clients_restart_in_a_run_after_a_revocation_with_the_newest_registry(pr
     assert second.dropped == {}
     assert "revoked" in (tmp_path / "c3.log").read_text()
     assert fleet.check_ledger().reserved == 0
+    known, strict = (
+        dordis("verify", fleet.run, "--registry", folder / "registry.json", "--authority", folder / "ca.pem")
+        for folder in (tmp_path / "authority", tmp_path / "strict")
+    )
+    assert (known.returncode, strict.returncode) == (0, 2)
+    assert "2 of 2, with the keys of the given registry" in known.stdout
+    assert "began on" in strict.stderr
+    assert "with keys of client 3 ('c3') that were revoked on" in strict.stderr
 
 
 def test_a_client_revoked_while_the_server_evaluates_is_not_in_the_round_it_has_trained_for(processes, tmp_path):

@@ -6,6 +6,7 @@ import stat
 
 import pytest
 
+from dordis.errors import InputError
 from dordis.identity.authority import new_request
 from dordis.identity.certificates import new_tls_key
 from dordis.identity.keys import Keys, PrivateKeys, load_client_credentials, load_keys, save_keys
@@ -85,6 +86,17 @@ def test_the_participation_count_survives_new_keys_of_the_client(tmp_path, ident
     assert (after.count(), after.spent()) == (3, before.spent())
     budget = OwnerBudget(6.0, 1e-5)
     assert budget.epsilon_spent(after.spent()) == budget.epsilon_spent(before.spent()) > 0
+
+
+def test_a_missing_key_or_certificate_is_named_with_what_to_do(tmp_path):
+    with pytest.raises(InputError, match=r"no key file .*alice.key: make one with dordis keys request"):
+        default_state(tmp_path / "alice.key")
+    save_keys(tmp_path / "alice.key", PrivateKeys(new_tls_key(), Keys.generate()))
+    for load in (default_state, lambda key: load_client_credentials(key, NOW)):
+        with pytest.raises(
+            InputError, match=r"no .*alice.cert: have .*alice.request approved, and save the certificat"
+        ):
+            load(tmp_path / "alice.key")
 
 
 def test_the_page_for_a_hospitals_it_lists_every_file_of_the_directory():

@@ -155,13 +155,13 @@ def serve_page(under_way: "Run", address: str | None, console: Console) -> Itera
 def read_address(text: str) -> tuple[str, int]:
     """Return host and port of a text `PORT` or `HOST:PORT`; the default host is 127.0.0.1.
 
-    >>> read_address("8766"), read_address("0.0.0.0:80")
-    (('127.0.0.1', 8766), ('0.0.0.0', 80))
+    >>> read_address("8766"), read_address("0.0.0.0:80"), read_address("[::]:80")
+    (('127.0.0.1', 8766), ('0.0.0.0', 80), ('::', 80))
     """
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > LARGEST_PORT:
         raise InputError(f"--page takes PORT or HOST:PORT, not '{text}'")
-    return host or "127.0.0.1", int(port)
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 
 
 def read_token(path: Path) -> str:

@@ -148,17 +148,25 @@ def load_server_credentials(path: Path, now: datetime) -> Credentials:
 
 
 def _load(path: Path, now: datetime, *, server: bool) -> tuple[PrivateKeys, Credentials]:
-    private, file = load_keys(path), path.with_suffix(CERTIFICATE)
-    if not file.exists():
-        raise InputError(
-            f"there is no {file}: have {path.with_suffix(REQUEST)} approved, and save the certificate there"
-        )
+    private, file = load_keys(path), certificate_file(path)
     certificate, authority = read_certificates(file)
     check_same_key(private.tls, certificate, path, file)
     certificates.check_issued_by(certificate, authority)
     certificates.check_purpose(certificate, server=server)
     certificates.check_valid_at(certificate, now)
     return private, Credentials(path, file, certificate, authority)
+
+
+def certificate_file(key_file: Path) -> Path:
+    """Return the path of the certificates beside a key file; raise InputError if either file is missing."""
+    file = key_file.with_suffix(CERTIFICATE)
+    if not key_file.exists():
+        raise InputError(f"there is no key file {key_file}: make one with dordis keys request, and have it approved")
+    if not file.exists():
+        raise InputError(
+            f"there is no {file}: have {key_file.with_suffix(REQUEST)} approved, and save the certificate there"
+        )
+    return file
 
 
 def read_certificates(path: Path) -> tuple[x509.Certificate, x509.Certificate]:

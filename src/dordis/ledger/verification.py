@@ -18,7 +18,7 @@ from fractions import Fraction
 from dordis import wire
 from dordis.crypto.suite import DEFAULT
 from dordis.errors import DordisError, InputError, LedgerDamaged
-from dordis.identity.registry import Registry
+from dordis.identity.registry import Registry, SignedRegistry, members_before, registry_with_helpers
 from dordis.ledger import ledger
 from dordis.ledger.client_spending import Account
 from dordis.ledger.ledger import LedgerSummary
@@ -31,7 +31,7 @@ from dordis.protocol import ClientId
 from dordis.protocols import SUMMING, summing_protocol
 from dordis.protocols.parameters import Parameters, check_rules
 from dordis.protocols.summing import SummingProtocol
-from dordis.records.manifest import Predecessor
+from dordis.records.manifest import Manifest, Predecessor
 from dordis.records.run_records import LEDGER, MODEL, RECEIPTS, REGISTRY, RESULT, ROUNDS, RoundRecord, StoredRun
 
 _CLOSE = 1e-6  # epsilons on another machine differ by rounding
@@ -66,21 +66,21 @@ class VerifiedRun:
         return sum(one.is_signed for one in self.receipts)
 
 
-def verify_run(run: StoredRun, registry: Registry | None = None) -> VerifiedRun:
+def verify_run(run: StoredRun, known: Registry | SignedRegistry | None = None) -> VerifiedRun:
     """Verify all files of a run; raise LedgerDamaged if they disagree, or if a receipt does not verify.
 
-    Signatures are verified with the keys of `registry`, or else of the registry that the server stored with the run.
-    Each of these two registries must have the root that the manifest states.
+    Signatures are verified with the keys of the registry `known`, or else of the registry that the server stored with
+    the run.  The run's members in each of these two registries must have the root that the manifest states.
     """
-    stored = read_stored_registry(run)
-    for known in (stored, registry):
-        if known is not None:
-            registry = known.restrict(run.manifest.members or known)
+    registry = None
+    for source in (read_stored_registry(run), known):
+        if source is not None:
+            registry = members_at_start(source, run.manifest)
             check_root(registry, run)
     summary = check_evidence(run)
     receipts = read_receipts(run)
-    known = None if run.manifest.fidelity == "ideal" else registry  # in ideal runs no message is sent or signed
-    keys = None if known is None else known.signing_keys()
+    signing = None if run.manifest.fidelity == "ideal" else registry  # in ideal runs no message is sent or signed
+    keys = None if signing is None else signing.signing_keys()
     verified = tuple(verify_receipt(one, keys) for _, one in sorted(receipts.items()))
     if summary is not None:
         account, _ = ledger.read_ledger(run.path / LEDGER, run.id)
@@ -88,6 +88,18 @@ def verify_run(run: StoredRun, registry: Registry | None = None) -> VerifiedRun:
             check_charge(one.parameters, account)
             check_epsilon(one.receipt, account)
     return VerifiedRun(run, verified, summary, registry is not None)
+
+
+def members_at_start(known: Registry | SignedRegistry, manifest: Manifest) -> Registry:
+    """Return the members with which a run began, from a registry of that time or a later one that the authority signed.
+
+    In a later registry further clients may be registered, and keys of the run's members may be revoked.
+    """
+    listed = manifest.members
+    if isinstance(known, SignedRegistry):
+        helpers = manifest.assistance.helpers if manifest.assistance else ()
+        known = members_before(registry_with_helpers(known, helpers), known.membership.revoked, listed or {})
+    return known.restrict(listed or known)
 
 
 def read_stored_registry(run: StoredRun) -> Registry | None:
@@ -128,8 +140,8 @@ def check_root(registry: Registry, run: StoredRun) -> None:
     """Raise LedgerDamaged unless the registry has the root that the run's manifest states."""
     if registry.root().hex() != run.manifest.registry:
         raise LedgerDamaged(
-            f"the manifest of the run at {run.path} names another registry than the given one: get the registry that "
-            "the authority had signed when the run began, or this run is not of its members"
+            f"the manifest of the run at {run.path} names another registry than the given one: get the newest registry "
+            "of the run's federation from its authority; if this is the newest, the run has other members or keys"
         )
 
 

@@ -30,6 +30,7 @@ from dordis.identity.certificates import CertifiedClient, Identity
 from dordis.identity.keys import ClientCredentials, Credentials, load_client_credentials, load_server_credentials
 from dordis.identity.registry import Admission, Registry, SignedRegistry
 from dordis.network.messages import CHALLENGE_BYTES
+from dordis.network.sessions import MeteredContext
 from dordis.protocol import ClientId
 
 log = logging.getLogger("dordis.network")
@@ -44,9 +45,11 @@ _LABEL = b"dordis/v1/login"
 
 _TLS_ALERTS = {
     "CERTIFICATE_EXPIRED": "a certificate has expired: ask the authority for a new one (dordis keys issue)",
-    "NOT_YET_VALID": "a certificate is not valid yet: compare the clocks of both machines",
+    "BAD_CERTIFICATE": "the other side refuses this certificate: compare the clocks of both machines",
+    "UNSUPPORTED_CERTIFICATE": "the certificate is for another purpose: log in with a client's key file",
     "UNKNOWN_CA": "the other side does not know the authority of this certificate: it belongs to another federation",
     "CERTIFICATE_REQUIRED": "the server requires a client certificate, and none was shown: use login = 'mutual'",
+    "DID_NOT_RETURN_A_CERTIFICATE": "no client certificate was shown: clients of this server use login = 'mutual'",
     "PROTOCOL_VERSION": "the other side does not speak TLS 1.3",
     "WRONG_VERSION_NUMBER": "the other side does not speak TLS: check that the address is that of a dordis server",
 }
@@ -56,7 +59,7 @@ _VERIFY_CODES = {
     18: "the certificate is self-signed: it belongs to another federation",
     19: "the certificate was signed by another authority: it belongs to another federation",
     20: "the certificate was signed by another authority: it belongs to another federation",
-    26: "the certificate is for another purpose: a client certificate cannot be used by a server",
+    26: "the certificate is for another purpose: it names a client where a server's is needed, or the other way round",
     62: "the server's certificate is for another host name: use one that it lists, or have it reissued for this one",
     64: "the server's certificate is for another address: use one that it lists, or have it reissued for this one",
 }
@@ -67,7 +70,7 @@ def server_context(credentials: Credentials, *, mutual: bool = True, required: b
 
     If `mutual`, the server asks for client certificates; if also `required`, it refuses clients without one.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = MeteredContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0  # in a resumed TLS session the client does not show its certificate
     _load(context, credentials)
@@ -169,12 +172,13 @@ def check_challenge_signed(
     )
 
 
-def explain_tls_error(error: ssl.SSLError) -> str:
+def explain_tls_error(error: BaseException) -> str:
     """Return one line about why TLS failed and what to do."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _VERIFY_CODES.get(error.verify_code, f"the certificate is not accepted: {error.verify_message}")
     reason = str(error).upper().replace(" ", "_")
-    return next((why for key, why in _TLS_ALERTS.items() if key in reason), f"TLS failed: {error}")
+    unknown = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return next((why for key, why in _TLS_ALERTS.items() if key in reason), f"TLS failed: {unknown}")
 
 
 def _statement(challenge: bytes, server_certificate: bytes, certificate: bytes) -> bytes:

@@ -27,6 +27,7 @@ from dordis.network.client_transfers import (
     Address,
     ServerBusy,
     Transfers,
+    certificate_refused,
     check_not_busy,
     describe_error,
     version_refused,
@@ -186,7 +187,7 @@ class Participant(ServerContact):
             check_not_busy(error.status, error.headers or {})
             raise
         except aiohttp.ClientConnectorCertificateError as error:
-            raise LoginRefused(f"the server's certificate is not accepted: {error.certificate_error}") from None
+            raise certificate_refused(error) from None
 
     async def _log_in(self, socket: ClientWebSocketResponse) -> Welcome:
         challenge = await _receive(socket)

@@ -48,6 +48,7 @@ REDIRECTS = (301, 302, 303, 307, 308)
 REFUSED = (CONFLICT, UNPROCESSABLE, 403, 413)
 """HTTP status codes with which a server refuses a contribution for good."""
 NOT_FOUND, RANGE_NOT_SATISFIABLE = 404, 416
+PROXY_ERRORS = (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError, aiohttp.InvalidURL)
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,10 @@ class Address:
         Address(host='dordis.example', port=8765)
         """
         host, _, port = url.removeprefix("https://").rstrip("/").rpartition(":")
-        if not host or not port.isdigit() or "/" in host:
+        if not re.fullmatch(r"[\w.-]+|\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]", host) or not re.fullmatch("[0-9]{1,5}", port):
             raise InputError(f"the server's address must be https://host:port: got '{url}'")
+        if not 0 < int(port) < 1 << 16:
+            raise InputError(f"the port of the server's address must be from 1 to 65535: got '{url}'")
         return cls(host, int(port))
 
     def url(self, path: str) -> str:
@@ -221,12 +224,20 @@ async def _pause(attempt: int, error: BaseException) -> None:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the message of an error, or its class name if it has none; for TLS, why it failed and what to do."""
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return describe_error(error.os_error)
-    if isinstance(error, ssl.SSLError):
-        return explain_tls_error(error)
-    return str(error) or type(error).__name__
+    """Return why a connection or a transfer failed: the reason of TLS, the message of the error, or its class name."""
+    where = "the proxy in HTTPS_PROXY failed: " if isinstance(error, PROXY_ERRORS) else ""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        error = error.certificate_error
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        error = error.os_error
+    elif isinstance(error.__cause__, ssl.SSLError):  # an alert after the handshake
+        error = error.__cause__
+    return where + (explain_tls_error(error) if isinstance(error, ssl.SSLError) else str(error) or type(error).__name__)
+
+
+def certificate_refused(error: aiohttp.ClientConnectorCertificateError) -> LoginRefused:
+    """Return the error for a server whose certificate this client does not accept."""
+    return LoginRefused(f"the server's certificate is not accepted: {describe_error(error)}")
 
 
 @dataclass
@@ -334,7 +345,7 @@ class VisitorRequests:
                 await check_admitted(response, method)
                 yield response
         except aiohttp.ClientConnectorCertificateError as error:
-            raise LoginRefused(f"the server's certificate is not accepted: {error.certificate_error}") from None
+            raise certificate_refused(error) from None
         finally:
             self.connected.seconds += time.monotonic() - began
 

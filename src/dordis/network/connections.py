@@ -15,7 +15,8 @@ from functools import partial
 from aiohttp import web
 
 from dordis.errors import InputError
-from dordis.network.sessions import MeteredTLS, metered_tls
+from dordis.network.authentication import explain_tls_error
+from dordis.network.sessions import ACCEPTED, metered_tls
 
 log = logging.getLogger("dordis.network")
 
@@ -48,12 +49,12 @@ READ_BUFFER = 1 << 16
 
 
 def open_listener(host: str, port: int) -> socket.socket:
-    """Return a listening socket; raise InputError if the address is in use or not of this machine."""
+    """Return a listening socket, at `::` also for IPv4; raise InputError if nobody can listen at the address."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
-    except OSError as error:
-        raise InputError(f"cannot listen at {host}:{port}: {error.strerror}") from None
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG, dualstack_ipv6=address[0] == "::")
+    except (OSError, ValueError) as error:  # ValueError without IPv6
+        raise InputError(f"cannot listen at {host}:{port}: {getattr(error, 'strerror', error)}") from None
 
 
 class SilentSockets:
@@ -192,14 +193,13 @@ class HandshakeLog:
             self._since, self._failures = now, 0
         self._failures += 1
         if self._failures <= MOST_FAILURES_LOGGED:
-            reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
-            log.warning("refused a connection from %s: TLS failed: %s", address, reason or type(error).__name__)
+            log.warning("refused a connection from %s: %s", address, explain_tls_error(error))
 
 
 def peer_address(accepted: socket.socket) -> str:
     """Return the address of the peer, or a substitute text if the connection is lost."""
     try:
-        return str(accepted.getpeername()[0])
+        return str(accepted.getpeername()[0]).removeprefix("::ffff:")
     except OSError:
         return "an unknown address"
 
@@ -229,7 +229,6 @@ class Connections:
     ) -> None:
         app.middlewares.append(self._end_pending)
         self._context, self._is_authorised = context, is_authorised
-        context.sslobject_class = MeteredTLS
         self._runner = web.AppRunner(
             app,
             shutdown_timeout=1.0,
@@ -349,6 +348,7 @@ class Connections:
         loop, transport = asyncio.get_running_loop(), None
         assert self._runner.server is not None  # noqa: S101  set up by `open`
         handler, address = self._runner.server(), peer_address(accepted)
+        ACCEPTED.set(accepted)
         try:
             async with asyncio.timeout(3 * LOGIN_TIMEOUT):
                 transport, _ = await loop.connect_accepted_socket(

@@ -268,8 +268,10 @@ def with_public_test(config: RunConfig) -> RunConfig:
 
     The table is the file in `deployment.test`; raise InputError if it is missing.
     """
-    test = config.deployment.test
+    test, own = config.deployment.test, config.app.options.get("test") if config.app.options.get("own_files") else None
     if not isinstance(test, str):
+        if isinstance(own, str) and not Path(config.app.folder, own).is_file():
+            log.warning("there is no file %s (app.options.test): no metrics are measured", Path(config.app.folder, own))
         return config
     path = Path(config.app.folder, test)
     if not path.is_file():

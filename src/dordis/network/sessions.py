@@ -7,10 +7,13 @@ import asyncio
 import contextlib
 import re
 import secrets
+import socket
 import ssl
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from aiohttp import WSMsgType, web
@@ -28,6 +31,8 @@ SHORT_FRAGMENT, MOST_FRAGMENTS = 1024, 256
 
 dordis clients send no fragments.
 """
+ACCEPTED: ContextVar[socket.socket | None] = ContextVar("ACCEPTED", default=None)
+"""The socket on which the present task starts TLS as the server."""
 
 
 class FragmentCounter:
@@ -65,6 +70,18 @@ class MeteredTLS(ssl.SSLObject):
     """The fragment counter of a control connection; None for other connections."""
     is_flooded = False
     """Whether the connection was cut because of too many bytes or fragments."""
+    send_alert: Callable[[], object] = staticmethod(lambda: None)
+    """Sends what TLS has to say about a failed handshake; asyncio closes the connection without sending it."""
+
+    def do_handshake(self) -> None:
+        """Continue the handshake as `ssl.SSLObject` does; if it fails, tell the client why by a TLS alert."""
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError:
+            self.send_alert()
+            raise
 
     def read(self, len: int = 1024, buffer: Any = None) -> Any:
         """Return the bytes that `ssl.SSLObject.read` returns; raise SSLError if too many bytes or fragments came."""
@@ -81,6 +98,25 @@ class MeteredTLS(ssl.SSLObject):
             self.is_flooded = True
             raise
         return data
+
+
+class MeteredContext(ssl.SSLContext):
+    """A server's TLS context: its connections are metered, and end with an alert if the handshake fails."""
+
+    sslobject_class = MeteredTLS
+
+    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **options: Any) -> ssl.SSLObject:
+        """Return the TLS object of the connection that the present task starts."""
+        tls, accepted = super().wrap_bio(incoming, outgoing, *args, **options), ACCEPTED.get()
+        if isinstance(tls, MeteredTLS) and accepted is not None:
+            tls.send_alert = partial(send_rest, accepted, outgoing)
+        return tls
+
+
+def send_rest(accepted: socket.socket, outgoing: ssl.MemoryBIO) -> None:
+    """Send what TLS still has to send, as far as the connection takes it without waiting."""
+    with contextlib.suppress(OSError):
+        accepted.send(outgoing.read())
 
 
 def check_bytes_allowed(received: int, allowed: float) -> None:

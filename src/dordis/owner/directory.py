@@ -19,7 +19,7 @@ from cryptography import x509
 from dordis.durable_files import PRIVATE, AppendOnlyFile, write_atomically
 from dordis.errors import InputError, ParametersRefused
 from dordis.identity.certificates import fingerprint, subject_name, to_der
-from dordis.identity.keys import CERTIFICATE, read_certificates
+from dordis.identity.keys import certificate_file, read_certificates
 from dordis.identity.registry import SignedRegistry, check_not_older
 from dordis.owner.journal import FileJournals
 from dordis.owner.participation import FileParticipation, FileTrainings
@@ -36,7 +36,7 @@ def default_state(key_file: Path) -> Path:
 
     A client keeps its name when its keys are rotated, and therefore keeps this directory and its participation count.
     """
-    certificate, _ = read_certificates(key_file.with_suffix(CERTIFICATE))
+    certificate, _ = read_certificates(certificate_file(key_file))
     return key_file.with_name(f"{subject_name(certificate)}.state")
 
 

@@ -20,7 +20,7 @@ import msgspec
 from dordis import __version__, wire
 from dordis.durable_files import write_atomically
 from dordis.errors import InputError, LedgerDamaged
-from dordis.identity.registry import Registry
+from dordis.identity.registry import Registry, SignedRegistry
 from dordis.ledger.verification import VerifiedReceipt, VerifiedRun, verify_run
 from dordis.records import run_records
 from dordis.records.run_records import (
@@ -67,7 +67,7 @@ def write_archive(path: Path, target: Path) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def verify_archive(path: Path, registry: Registry | None = None) -> VerifiedRun:
+def verify_archive(path: Path, registry: Registry | SignedRegistry | None = None) -> VerifiedRun:
     """Verify an audit archive; raise LedgerDamaged for any altered byte, InputError for a file that is no archive.
 
     Signatures are verified with the keys of the `registry`.  Without it the registry in the archive is used, which the

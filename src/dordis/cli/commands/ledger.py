@@ -14,11 +14,12 @@ from dordis.errors import InputError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dordis.identity.registry import Registry
+    from dordis.identity.registry import Registry, SignedRegistry
     from dordis.ledger.combine_runs import CombinedEpsilon
     from dordis.ledger.ledger import LedgerSummary
     from dordis.ledger.receipt import Receipt
     from dordis.ledger.verification import VerifiedReceipt, VerifiedRun
+    from dordis.protocols.summing import SigningKeys
 
 
 LISTED_CLIENTS = 10
@@ -166,7 +167,9 @@ def verify(
     Nothing is sent anywhere, and the server is not trusted: hashes, noise, charges and epsilon are computed again, and
     signatures are verified with the keys of the registry. Get the registry from the authority, not from the server.
     """
+    from dordis.identity.registry import SignedRegistry
     from dordis.ledger.verification import verify_receipt, verify_run
+    from dordis.owner.manifest_checks import check_revocations
     from dordis.records import run_records
     from dordis.report.audit import verify_archive
 
@@ -174,13 +177,15 @@ def verify(
     if path.is_dir() or path.suffix == ".zip":
         archived = not path.is_dir()
         verified = verify_archive(path, keys) if archived else verify_run(run_records.load_run(path), keys)
+        if isinstance(keys, SignedRegistry):
+            check_revocations(verified.run.manifest, keys.membership.revoked)
         if kept is not None:
             compare_kept(verified, kept)
         _print_run(verified, keys, as_json)
     elif kept is not None:
         raise InputError("--kept is compared with a run or an archive, not with one receipt")
     else:
-        _print_receipt(verify_receipt(read_receipt(path), None if keys is None else keys.signing_keys()), as_json)
+        _print_receipt(verify_receipt(read_receipt(path), signing_keys(keys)), as_json)
 
 
 def compare_kept(verified: "VerifiedRun", kept: Path) -> None:
@@ -203,7 +208,18 @@ def read_receipt(path: Path) -> "Receipt":
         raise InputError(f"cannot read the receipt {path}: {error.strerror}") from None
 
 
-def read_registry(path: Path | None, authority: Path | None) -> "Registry | None":
+def signing_keys(known: "Registry | SignedRegistry | None") -> "SigningKeys | None":
+    """Return the signing keys of the members of a registry, with which a receipt is verified; None without a registry.
+
+    Keys that were revoked since are not among them: a receipt alone does not say when its run began.
+    """
+    from dordis.identity.registry import SignedRegistry
+
+    members = known.registry if isinstance(known, SignedRegistry) else known
+    return None if members is None else members.signing_keys()
+
+
+def read_registry(path: Path | None, authority: Path | None) -> "Registry | SignedRegistry | None":
     """Return the registry in the file at `path`, or None without a `path`.
 
     With the file `authority`, a certificate, the signature of the registry is verified.
@@ -214,7 +230,7 @@ def read_registry(path: Path | None, authority: Path | None) -> "Registry | None
     if path is None:
         return None
     if authority is not None:
-        return SignedRegistry.load(path, load_certificate(authority)).registry
+        return SignedRegistry.load(path, load_certificate(authority))
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -224,7 +240,7 @@ def read_registry(path: Path | None, authority: Path | None) -> "Registry | None
     return Registry.from_bytes(data)
 
 
-def _print_run(verified: "VerifiedRun", given: "Registry | None", as_json: bool) -> None:
+def _print_run(verified: "VerifiedRun", given: "Registry | SignedRegistry | None", as_json: bool) -> None:
     run, summary = verified.run, verified.summary
     whose = "the given registry" if given is not None else "the registry that the server stored"
     signed = f"{verified.signed_rounds} of {len(verified.receipts)}, with the keys of {whose}"
@@ -295,7 +311,7 @@ def explain(
     from dordis.report.audit import explain_receipt
 
     known = read_registry(registry, authority)
-    verified = verify_receipt(read_receipt(path), None if known is None else known.signing_keys())
+    verified = verify_receipt(read_receipt(path), signing_keys(known))
     lines = explain_receipt(verified, has_registry=known is not None)
     print_result(as_json, {"receipt": str(path), "explanation": lines}, *lines)
 

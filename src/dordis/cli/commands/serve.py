@@ -151,7 +151,8 @@ def serve_run(
         home = under_way.home
         assert isinstance(home, NetworkPopulation)  # noqa: S101
         held.callback(home.close)
-        home.listening = lambda port: console.print(f"listening at {settings.deployment.host}:{port}")
+        host = f"[{there}]" if ":" in (there := settings.deployment.host) else there
+        home.listening = lambda port: console.print(f"listening at {host}:{port}", markup=False)
         again = " ".join(
             ("serve", *_quoted("--identity", options.identity, "--registry", options.registry, "--resume"))
         )
