@@ -228,6 +228,34 @@ def test_frozen_parameters_and_buffers_are_saved_with_the_trained_ones(table, tm
         result.predict(np.ones((2, 3)))
 
 
+@pytest.mark.parametrize("model", ["linear", "torch"])
+@pytest.mark.parametrize("columns", [1, 2])
+def test_a_regression_predicts_every_column_of_the_targets(model, columns, tmp_path):
+    if model == "torch":
+        torch = pytest.importorskip("torch", reason="needs the extra 'torch'")
+        model = torch.nn.Linear(3, columns)
+    rng, weights = np.random.default_rng(4), np.array([[1.0, 0.0], [0.0, -1.0], [0.5, 0.5]])[:, :columns]
+    held = [(x, x @ weights) for x in rng.normal(size=(12, 30, 3))]
+    result = dordis.train(
+        model, held, test=held[0], epsilon=None, rounds=40, lr=0.1, target="regression", output=tmp_path, average=0.0
+    )
+    assert result.metrics["rmse"] < 0.1
+    said = result.predict(held[0][0])
+    assert said.shape == ((30,) if columns == 1 else (30, columns))
+    np.testing.assert_allclose(said.reshape(30, columns), held[0][1], atol=0.3)
+
+
+def test_next_tokens_are_predicted_for_every_position(tmp_path):
+    torch = pytest.importorskip("torch", reason="needs the extra 'torch'")
+    torch.manual_seed(1)
+    rng = np.random.default_rng(4)
+    held = [(x, (x + 1) % 5) for x in rng.integers(0, 5, (6, 40, 3))]
+    result = dordis.train(
+        torch.nn.Embedding(5, 5), held, epsilon=None, rounds=30, lr=2.0, target="next-token", output=tmp_path
+    )
+    np.testing.assert_array_equal(result.predict(held[0][0]), held[0][1])
+
+
 def test_tokens_reach_a_module_as_whole_numbers(tmp_path):
     torch = pytest.importorskip("torch", reason="needs the extra 'torch'")
     module = torch.nn.Sequential(torch.nn.Embedding(6, 4), torch.nn.Flatten(), torch.nn.Linear(8, 2))
@@ -267,6 +295,10 @@ def test_tokens_reach_a_module_as_whole_numbers(tmp_path):
         ({"data": [(np.zeros((0, 3)), [])] * 5}, "client 0 has no samples: leave it out"),
         ({"data": [[([1.0], 0), ([1.0, 2.0], 1), ([1.0], 0)]] * 5}, "samples of client 0 do not have one shape"),
         ({"data": [([[1.0], [1.0, 2.0]], [0, 1])] * 5}, "x of client 0 is not an array of numbers"),
+        ({"unit": "record"} | {"epsilon": None}, "no run without noise"),
+        ({"protocol": "secag"}, "no protocol 'secag', pass one of secagg, secagg"),
+        ({"target": "regresion"}, "it is one of classification, next-token, regression"),
+        ({"optimiser": {"kind": "adam"}}, r"optimiser\.kind: Invalid value 'adam', it is one of fedavg"),
         ({"test": 3}, "test must be a pair"),
         ({"epsilon": -1.0}, "privacy.epsilon"),
         ({"epsilon": 0.0}, "privacy.epsilon"),

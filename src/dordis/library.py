@@ -226,6 +226,8 @@ def train(
     settings = read_settings(training, "")
     if unit not in ("client", "record"):
         raise InputError(f'unit is "client" or "record", not {unit!r}')
+    if unit == "record" and epsilon is None:
+        raise InputError('with unit="record" there is no run without noise: pass an epsilon, or leave out the unit')
     if before := getattr(model, ORIGIN, ""):
         warnings.warn(
             f"the model was trained privately in the run at {before}: clients in both runs spend the epsilon of both; "

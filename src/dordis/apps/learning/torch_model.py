@@ -169,8 +169,10 @@ class TorchModel(Model):
                 probe(self._inputs(x))
             check_buffers(probe, self._buffers)
         shape, n = tuple(scores.shape), len(x)
-        each = {"classification": (classes,), "regression": (1,), "next-token": (*x.shape[1:], classes)}[self.target]
-        one = self.target == "regression" or (self.target == "classification" and classes == 2)
+        each = {"classification": (classes,), "regression": (classes,), "next-token": (*x.shape[1:], classes)}[
+            self.target
+        ]
+        one = classes == {"regression": 1, "classification": 2}.get(self.target)
         if shape != (n, *each) and not (one and shape in ((n,), (n, 1))):
             or_one = f" or {(n, 1)}" if one and each != (1,) else ""
             raise InputError(

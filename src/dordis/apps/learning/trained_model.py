@@ -100,12 +100,14 @@ class TrainedModel:
             raise InputError(f"the model cannot take inputs of shape {x.shape[1:]}: {first_line(error)}") from None
 
     def predict(self, rows: Any) -> npt.NDArray[Any]:
-        """Return predictions for rows of a table, or for inputs: classes, or numbers in the units of the label."""
+        """Return predictions for rows of a table, or for inputs: classes, tokens, or numbers in units of the label."""
         scores = self.scores(rows)
         if self.encoder is not None:
             return self.encoder.decode(scores)
-        classes = self.model is not None and self.model.target == "classification"
-        return np.asarray(scores.argmax(axis=1) if classes else scores.reshape(len(scores), -1).squeeze(1))
+        if self.model is not None and self.model.target != "regression":
+            return np.asarray(scores.argmax(axis=-1))
+        numbers = scores.reshape(len(scores), -1)
+        return numbers[:, 0] if numbers.shape[1] == 1 else numbers
 
     def save(self, path: str | Path) -> Path:
         """Write parameters, columns, ranges and categories to one file, which `dordis.load` reads; return its path.
