@@ -114,6 +114,30 @@ def test_modules_that_would_leak_or_learn_nothing_are_refused():
             TorchModel(module)
 
 
+class Scaled(torch.nn.Module):
+    """A module with a parameter that is a single number, and one without numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 3).double()
+        self.scale, self.none = (torch.nn.Parameter(torch.zeros(shape).double()) for shape in ((), (0,)))
+
+    def forward(self, x):
+        return self.inner(x) * self.scale.exp()
+
+
+def test_a_parameter_may_be_a_single_number():
+    model = TorchModel(Scaled())
+    start, works = model.initial(RNG), [Work((X, Y), 3, (1, place)) for place in range(2)]
+    how = Training(epochs=3, lr=0.3)
+    update = model.fit(start, works[0], how)
+    np.testing.assert_allclose(model.fit_together(start, works, how)[0], update)
+    after = model.trained(start + update)
+    assert after.scale.shape == ()
+    assert after.scale.item() != 0
+    np.testing.assert_allclose(model.scores(start + update, X), after(torch.tensor(X)).detach())
+
+
 class Counting(torch.nn.Module):
     """A module with a constant buffer, and one that counts calls in training after the first `quiet` calls."""
 

@@ -257,7 +257,7 @@ class TorchModel(Model):
         """
         ends = accumulate(tensor.numel() for tensor in self._named.values())
         return {
-            name: flat[..., end - tensor.numel() : end].view(*flat.shape[:-1], *tensor.shape)
+            name: flat[..., end - tensor.numel() : end].view((*flat.shape[:-1], *tensor.shape))
             for (name, tensor), end in zip(self._named.items(), ends, strict=True)
         }
 

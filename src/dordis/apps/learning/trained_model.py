@@ -232,6 +232,12 @@ def export_model(trained: TrainedModel, path: str | Path, example: Any = None) -
     rows = torch.export.Dim("rows")
     try:
         program = torch.export.export(module.eval(), (inputs,), dynamic_shapes=({0: rows},))
+    except (RuntimeError, ValueError, TypeError) as error:
+        shape, kind = tuple(inputs.shape), str(inputs.dtype).removeprefix("torch.")
+        raise InputError(
+            f"torch cannot export the model for inputs of shape {shape} and type {kind}: {first_line(error)}"
+        ) from error
+    try:
         if where.suffix == ONNX:
             _write_onnx(program, where, described)
         else:
@@ -261,7 +267,9 @@ def _example_inputs(model: Model, example: Any) -> Any:
         if features is None:
             raise InputError("a model that was not trained on a table needs an example: an array of some inputs")
         return torch.zeros(2, features)
-    array = np.asarray(example)
+    array = as_array("the example", example)
+    if array.ndim < 2 or not len(array):
+        raise InputError(f"the example is an array of one or more inputs, not of shape {array.shape}")
     rows = np.concatenate([array, array]) if len(array) == 1 else array  # one row would fix the number at 1
     return torch.from_numpy(rows).to(torch.float32 if rows.dtype.kind == "f" else torch.int64)
 
