@@ -8,6 +8,7 @@ import pytest
 
 import dordis
 from dordis.apps.learning import Model
+from dordis.apps.learning.task import check_samples, samples
 
 CLIENTS, FEATURES = 60, 4
 WEIGHTS = np.array([1.0, -2.0, 0.5, 1.5])
@@ -154,6 +155,128 @@ def test_without_test_data_there_are_no_metrics(table, tmp_path):
     assert result.metrics == {}
 
 
+def test_data_sets_loaders_and_lists_of_samples_are_the_pair_that_they_hold():
+    torch = pytest.importorskip("torch", reason="needs the extra 'torch'")
+    x, y = torch.arange(10.0).reshape(5, 2), torch.tensor([0, 1, 0, 1, 1])
+    whole = torch.utils.data.TensorDataset(x, y)
+    for held in (
+        (x.clone().requires_grad_(), y),
+        (x.bfloat16(), y),
+        (x.to_sparse(), y),
+        whole,
+        torch.utils.data.DataLoader(whole, batch_size=2),
+        torch.utils.data.Subset(whole, range(5)),
+        [(x[i], int(y[i])) for i in range(5)],
+    ):
+        found = check_samples("client 0", *samples([held])["0"], "classification")
+        np.testing.assert_array_equal(found[0], x)
+        np.testing.assert_array_equal(found[1], y)
+    (two,) = samples([[(x[0], 0), (x[1], 1)]]).values()
+    np.testing.assert_array_equal(two[0], x[:2])
+    with pytest.raises(dordis.InputError, match=r"an entry for each client.*not DataLoader"):
+        samples(torch.utils.data.DataLoader(whole))
+
+
+def test_the_module_of_the_caller_stays_as_it_was(table, tmp_path):
+    torch = pytest.importorskip("torch", reason="needs the extra 'torch'")
+    module = torch.nn.Sequential(torch.nn.Linear(FEATURES, 2), torch.nn.Dropout(0.1))
+    dordis.train(module, list(pairs(table).values()), epsilon=None, rounds=1, fidelity="ideal", output=tmp_path)
+    assert module.training
+
+
+class Fixed:
+    """A class whose objects cannot be copied."""
+
+    def __deepcopy__(self, memo):
+        raise TypeError("no copy")
+
+
+def test_a_model_that_cannot_be_copied_is_refused(table, tmp_path):
+    with pytest.raises(dordis.InputError, match=r"cannot be copied by copy\.deepcopy: no copy"):
+        dordis.train(Fixed(), list(pairs(table).values()), epsilon=None, output=tmp_path)
+
+
+def test_frozen_parameters_and_buffers_are_saved_with_the_trained_ones(table, tmp_path):
+    torch = pytest.importorskip("torch", reason="needs the extra 'torch'")
+
+    def make():
+        module = torch.nn.Sequential(torch.nn.Linear(FEATURES, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        module[0].requires_grad_(False)
+        module.register_buffer("public", torch.rand(3))
+        return module
+
+    module, held = make(), list(pairs(table).values())
+    result = dordis.train(module, held, epsilon=None, rounds=2, lr=0.5, fidelity="ideal", output=tmp_path)
+    assert torch.equal(result.model[0].weight, module[0].weight)
+    assert not torch.equal(result.model[2].weight, module[2].weight)
+    file = result.save(tmp_path / "mine.dordis")
+    copied = dordis.load(file).save(tmp_path / "copied.dordis")
+    for where in (file, copied, result.path):
+        other = make()
+        again = dordis.load(where, model=other)
+        np.testing.assert_array_equal(again.predict(held[0][0]), result.predict(held[0][0]))
+        found = (again.module if where != result.path else again.model).state_dict()
+        assert all(torch.equal(found[name], value) for name, value in result.model.state_dict().items())
+        assert not torch.equal(other[0].weight, module[0].weight)
+    other = make().requires_grad_()
+    with pytest.raises(dordis.InputError, match="has 18 parameters, and the model has 58"):
+        dordis.load(file, model=other)
+    del (other := make()).public
+    with pytest.raises(dordis.InputError, match=r"frozen parameters and buffers.*pass the module that was trained"):
+        dordis.load(file, model=other)
+    with pytest.raises(dordis.InputError, match=r"cannot take inputs of shape \(3,\)"):
+        result.predict(np.ones((2, 3)))
+
+
+@pytest.mark.parametrize("model", ["linear", "torch"])
+@pytest.mark.parametrize("columns", [1, 2])
+def test_a_regression_predicts_every_column_of_the_targets(model, columns, tmp_path):
+    if model == "torch":
+        torch = pytest.importorskip("torch", reason="needs the extra 'torch'")
+        model = torch.nn.Linear(3, columns)
+    rng, weights = np.random.default_rng(4), np.array([[1.0, 0.0], [0.0, -1.0], [0.5, 0.5]])[:, :columns]
+    held = [(x, x @ weights) for x in rng.normal(size=(12, 30, 3))]
+    result = dordis.train(
+        model, held, test=held[0], epsilon=None, rounds=40, lr=0.1, target="regression", output=tmp_path, average=0.0
+    )
+    assert result.metrics["rmse"] < 0.1
+    said = result.predict(held[0][0])
+    assert said.shape == ((30,) if columns == 1 else (30, columns))
+    np.testing.assert_allclose(said.reshape(30, columns), held[0][1], atol=0.3)
+
+
+def test_next_tokens_are_predicted_for_every_position(tmp_path):
+    torch = pytest.importorskip("torch", reason="needs the extra 'torch'")
+    torch.manual_seed(1)
+    rng = np.random.default_rng(4)
+    held = [(x, (x + 1) % 5) for x in rng.integers(0, 5, (6, 40, 3))]
+    result = dordis.train(
+        torch.nn.Embedding(5, 5), held, epsilon=None, rounds=30, lr=2.0, target="next-token", output=tmp_path
+    )
+    np.testing.assert_array_equal(result.predict(held[0][0]), held[0][1])
+
+
+def test_tokens_reach_a_module_as_whole_numbers(tmp_path):
+    torch = pytest.importorskip("torch", reason="needs the extra 'torch'")
+    module = torch.nn.Sequential(torch.nn.Embedding(6, 4), torch.nn.Flatten(), torch.nn.Linear(8, 2))
+    rng = np.random.default_rng(3)
+    held = [(x, (x[:, 0] > 2).astype(int)) for x in rng.integers(0, 6, (20, 30, 2))]
+    result = dordis.train(
+        module, held, test=held[0], epsilon=None, rounds=20, lr=0.5, fidelity="ideal", output=tmp_path
+    )
+    assert result.metrics["accuracy"] > 0.9
+    assert (result.predict(held[0][0]) == held[0][1]).mean() == result.metrics["accuracy"]
+    pixels = [(x.astype(np.uint8), y) for x, y in held]
+    line = dordis.train(
+        torch.nn.Linear(2, 2), pixels, test=pixels[0], epsilon=None, rounds=2, fidelity="ideal", output=tmp_path
+    )
+    assert line.metrics["accuracy"] > 0.5
+    with pytest.raises(dordis.InputError, match="index out of range"):
+        dordis.train(module, [(x + 6, y) for x, y in held], epsilon=None, output=tmp_path)
+    with pytest.raises(dordis.InputError, match="as whole numbers: mat1 and mat2"):
+        dordis.train(module, [(x[:, :1], y) for x, y in held], epsilon=None, output=tmp_path)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -165,7 +288,17 @@ def test_without_test_data_there_are_no_metrics(table, tmp_path):
         ({"data": [(np.full((2, 3), np.nan), [0, 1])]}, "not finite"),
         ({"model": "forest"}, "no model 'forest'"),
         ({"epochs": 0}, "epoch or more"),
-        ({"epoch": 3}, "unknown field `epoch`"),
+        ({"epoch": 3}, "no setting 'epoch': did you mean 'epochs'"),
+        ({"features": "scattering"}, "features has no effect on data that are given in Python as arrays"),
+        ({"per_round": 0}, "per_round"),
+        ({"data": [(np.zeros((2, 3)), [0.0, 1.0])] * 5}, 'target="regression"'),
+        ({"data": [(np.zeros((0, 3)), [])] * 5}, "client 0 has no samples: leave it out"),
+        ({"data": [[([1.0], 0), ([1.0, 2.0], 1), ([1.0], 0)]] * 5}, "samples of client 0 do not have one shape"),
+        ({"data": [([[1.0], [1.0, 2.0]], [0, 1])] * 5}, "x of client 0 is not an array of numbers"),
+        ({"unit": "record"} | {"epsilon": None}, "no run without noise"),
+        ({"protocol": "secag"}, "no protocol 'secag', pass one of secagg, secagg"),
+        ({"target": "regresion"}, "it is one of classification, next-token, regression"),
+        ({"optimiser": {"kind": "adam"}}, r"optimiser\.kind: Invalid value 'adam', it is one of fedavg"),
         ({"test": 3}, "test must be a pair"),
         ({"epsilon": -1.0}, "privacy.epsilon"),
         ({"epsilon": 0.0}, "privacy.epsilon"),
@@ -223,3 +356,29 @@ def test_what_is_no_configuration_is_said_to_be_none():
 def test_a_directory_without_a_run_is_said_to_be_none(tmp_path):
     with pytest.raises(dordis.InputError, match="there is no run at"):
         dordis.load(tmp_path)
+
+
+def test_the_settings_of_plain_fedavg_give_plain_fedavg(table, tmp_path):
+    """The reference is a loop in torch, with the settings that docs/tutorials/pytorch.md names."""
+    torch = pytest.importorskip("torch", reason="needs the extra 'torch'")
+    torch.manual_seed(1)
+    module, held = torch.nn.Linear(FEATURES, 2), list(pairs(table).values())[:6]
+    plain = {"optimiser": {"kind": "fedavg", "lr": 1.0}, "balance": 0, "average": 0}
+    result = dordis.train(
+        module, held, epsilon=None, rounds=3, lr=0.3, epochs=2, clip=100.0, fidelity="ideal", output=tmp_path, **plain
+    )
+    weights = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
+    for _ in range(3):
+        trained = []
+        for x, y in held:
+            torch.nn.utils.vector_to_parameters(weights.clone(), module.parameters())
+            optimiser = torch.optim.SGD(module.parameters(), lr=0.3)
+            for _ in range(2):
+                optimiser.zero_grad()
+                loss = torch.nn.functional.cross_entropy(module(torch.tensor(x).float()), torch.tensor(y))
+                loss.backward()
+                optimiser.step()
+            trained.append(torch.nn.utils.parameters_to_vector(module.parameters()).detach())
+        weights = torch.stack(trained).mean(0)
+    found = torch.nn.utils.parameters_to_vector(result.model.parameters()).detach()
+    np.testing.assert_allclose(found, weights, atol=1e-5)

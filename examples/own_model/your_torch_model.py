@@ -7,7 +7,7 @@ import torch
 
 
 class Net(torch.nn.Sequential):
-    """Any module from inputs (n, features) to scores (n, classes); one with buffers, like BatchNorm, is refused."""
+    """Any module from inputs (n, features) to scores (n, classes); one with statistics, like BatchNorm, is refused."""
 
     def __init__(self, features: int, classes: int, hidden: int = 16) -> None:
         super().__init__(

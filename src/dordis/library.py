@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from dordis.apps.learning.app import Client, Server, average_parameters, record_learner
 from dordis.apps.learning.networks import Inputs
-from dordis.apps.learning.settings import Settings
+from dordis.apps.learning.settings import Settings, read_settings
 from dordis.apps.learning.task import as_model, gather
 from dordis.apps.learning.trained_model import SAVED_MODEL, TrainedModel, read_model
 from dordis.apps.tables.description import Table
@@ -188,9 +188,9 @@ def train(
 
     `data` is a table with its public description, `table` (see `dordis.Table`): a DataFrame, a mapping of columns, or
     the path of a CSV or Parquet file.  The ranges and categories of `table` scale and encode the rows; they are never
-    computed from the rows.  Or `data` is a list or a mapping of clients, each a pair (x, y) of arrays or a torch data
-    set.  `test` is public: a table, or a pair.  Metrics on `test` have no noise; rows of a test table that belong to
-    clients are left out.
+    computed from the rows.  Or `data` is a list or a mapping of clients, each a pair (x, y) of arrays, a torch data set
+    or a data loader.  `test` is public: a table, or as the data of one client.  Metrics on `test` have no noise; rows
+    of a test table that belong to clients are left out.
 
     Without `per_round`, a round has all clients, but at most 1,000.  By default, rounds of up to 100 clients send every
     message of the protocol (`fidelity` "full"); for larger rounds only the noisy sum is computed ("ideal").  With
@@ -223,9 +223,11 @@ def train(
     >>> result.predict({"age": [25, 75]}).tolist(), result.epsilon <= 6
     (['no', 'yes'], True)
     """
-    settings = _settings(training)
+    settings = read_settings(training, "")
     if unit not in ("client", "record"):
         raise InputError(f'unit is "client" or "record", not {unit!r}')
+    if unit == "record" and epsilon is None:
+        raise InputError('with unit="record" there is no run without noise: pass an epsilon, or leave out the unit')
     if before := getattr(model, ORIGIN, ""):
         warnings.warn(
             f"the model was trained privately in the run at {before}: clients in both runs spend the epsilon of both; "
@@ -234,7 +236,7 @@ def train(
         )
     task = Task({}, 0, seed, by_record=unit == "record", record=record)
     common = gather(model, data, test, table, settings, training.keys(), task)
-    cohort = per_round or min(common.clients, LARGEST_COHORT)
+    cohort = min(common.clients, LARGEST_COHORT) if per_round is None else per_round
     stored = msgspec.structs.replace(common.settings, table=table)
     privacy = Privacy(clip=clip, delta=delta, noise=NoNoise()) if epsilon is None else Privacy(epsilon, delta, clip)
     if unit == "record":
@@ -271,13 +273,6 @@ def _dropout_model(dropout: float | DropoutModel) -> DropoutModel:
     if isinstance(dropout, int | float):
         return Rate(dropout) if dropout else NoDropout()
     return dropout
-
-
-def _settings(training: Mapping[str, Any]) -> Settings:
-    try:
-        return msgspec.convert(dict(training), Settings)
-    except msgspec.ValidationError as error:
-        raise InputError(f"in the settings of the training: {error}") from None
 
 
 def load(path: str | Path, model: Any = None) -> Any:
@@ -317,7 +312,7 @@ def _load_objects(path: Path, state: Mapping[str, Any], model: Any) -> RunResult
         return _read_result(path, trained.module, trained=trained)
     if not state:
         return _read_result(path, None)
-    trained = TrainedModel(model, average_parameters(state))
+    trained = TrainedModel.from_run(path, model, average_parameters(state))
     return _read_result(path, trained.module, trained=trained if model is not None else None)
 
 

@@ -183,6 +183,15 @@ def test_the_distance_of_the_sampler_is_charged() -> None:
     assert epsilon(replace(plan, distance=1e-9), 1e-5) == math.inf
 
 
+def test_an_epsilon_that_the_sampler_cannot_prove_is_named() -> None:
+    calibrate(50.0, 1e-5, sampling_word(0.5), 10, 3e-29)
+    for p in (sampling_word(0.5), WORD):
+        with pytest.raises(InputError, match=r"epsilon = 100 and delta = 1e-05 cannot be proved .* a smaller epsilon"):
+            calibrate(100.0, 1e-5, p, 10, 3e-29)
+    with pytest.raises(InputError, match="epsilon = 100 and delta = 1e-05 cannot be proved"):
+        gdp.theta_budget(100.0, 1e-5, 3e-29)
+
+
 def test_plans_fixed_beforehand_are_composed_together() -> None:
     plan = SampledEvents(sampling_word(0.05), 1 / 1.06**2, 200)
     assert epsilon_of_plans((plan, plan), 1e-5) == pytest.approx(epsilon(replace(plan, events=400), 1e-5), rel=1e-6)

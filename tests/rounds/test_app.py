@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dordis.errors import InputError
-from dordis.rounds.app import AppClient, AppServer, Task
+from dordis.rounds.app import AppClient, AppServer, Task, update_lengths
 
 
 class Server(AppServer):
@@ -37,7 +37,7 @@ def test_options_are_arguments():
 def test_options_that_do_not_fit_are_one_clear_error(options):
     with pytest.raises(InputError, match="options of Server do not fit"):
         Server.from_task(Task(options, population=2))
-    with pytest.raises(InputError, match="options of Client do not fit"):
+    with pytest.raises(InputError, match=r"options of Client do not fit: .*its zero-based index"):
         Client.from_task(Task(options, population=2), 0)
 
 
@@ -53,6 +53,22 @@ def test_an_error_inside_a_constructor_is_not_hidden():
 def test_a_server_has_no_model_no_metrics_and_no_state_unless_it_says_so():
     server = Server(3)
     assert (server.model().size, server.evaluate(), dict(server.state())) == (0, {}, {})
+
+
+def test_lengths_of_updates_are_whole_numbers_of_any_type():
+    assert update_lengths(Server(np.int64(3))) == (3,)
+    assert type(update_lengths(Server(np.int64(3)))[0]) is int
+    for size in ("3", 3.0, None, lambda: 3):
+        with pytest.raises(InputError, match=r"dim and dims of Server return lengths of updates, .*whole numbers"):
+            update_lengths(Server(size))
+
+
+def test_a_model_may_be_a_list():
+    class Listed(Server):
+        def model(self):
+            return [0.0, 1.0]
+
+    assert Listed(3).model_lengths == (2,)
 
 
 def test_a_class_that_lacks_a_method_is_named():

@@ -24,6 +24,14 @@ def test_the_numbers_travel_in_the_type_that_is_said(dtype, bits):
     assert np.array_equal(model.array, values.astype(dtype))
 
 
+@pytest.mark.parametrize(
+    ("values", "said"), [(None, "None: return"), ("abc", "str"), ({"a": 1}, "dict"), ([[1.0], [1.0, 2.0]], "list")]
+)
+def test_what_is_no_array_of_numbers_is_no_model(values, said):
+    with pytest.raises(InputError, match=f"a model is an array of numbers, not {said}"):
+        ModelBytes.from_numbers(values)
+
+
 def test_unless_it_is_said_they_are_rounded_to_32_bits():
     assert np.array_equal(ModelBytes.from_numbers(VALUES).array, VALUES.astype(np.float32))
     assert ModelBytes.from_numbers(VALUES).dtype == "<f4"

@@ -82,6 +82,37 @@ def test_an_update_of_another_shape_or_not_finite_is_refused(update):
         usable_update(lambda: update, 3, "client 1", np.float32)
 
 
+class NeedsGradient:
+    """Refuses to be an array, as a torch tensor with a gradient does."""
+
+    def __array__(self, *args, **options):
+        raise RuntimeError("use detach()")
+
+
+@pytest.mark.parametrize(
+    ("update", "words"),
+    [
+        (None, "it is None, not an array"),
+        ({"a": 1}, "no array of real numbers: TypeError"),
+        ([[1], [1, 2], 3], "no array of real numbers: ValueError"),
+        (["a", "b", "c"], "no array of real numbers: ValueError"),
+        (NeedsGradient(), "no array of real numbers: RuntimeError: use detach"),
+        (np.full(3, 1j), "complex numbers"),
+    ],
+)
+def test_an_update_that_is_no_array_of_numbers_is_refused(update, words):
+    with pytest.raises(UnusableUpdate, match=f"the update of client 1 is not usable: it .*{words.removeprefix('it ')}"):
+        usable_update(lambda: update, 3, "client 1")
+
+
+def test_an_exception_of_the_application_keeps_its_kind_and_names_the_training():
+    with pytest.raises(TypeError, match="a bug") as caught:
+        StopOnFailure().train("the training of client 4 in round 1", fail(TypeError("a bug")))
+    assert caught.value.__notes__ == ["This error ended the training of client 4 in round 1."]
+    with pytest.raises(TypeError, match="a bug"):
+        usable_update(fail(TypeError("a bug")), 3, "client 1")
+
+
 @pytest.mark.parametrize(("update", "dtype"), [([1, 2, 3], np.float64), (np.ones(3, np.float32), np.float32)])
 def test_updates_keep_32_bits_and_become_64_otherwise(update, dtype):
     assert usable_update(lambda: update, 3, "client 1").dtype == dtype

@@ -174,7 +174,7 @@ def explain_error(error: str, section: str = "", kind: type | None = None) -> st
         if place is None:
             return f"{section}: {error}" if section else error
         path = ".".join(filter(None, (section, place["path"])))
-        return f"{path}: {error[: place.start()]}{_describe_choices(place['path'], error) if kind is None else ''}"
+        return f"{path}: {error[: place.start()]}{_describe_choices(place['path'], error, kind or Config)}"
     field, path = unknown["field"], ".".join(filter(None, (section, unknown["path"])))
     known = (
         section_keys(path) if kind is None else list(getattr(kind, "__struct_fields__", ())) if path == section else []
@@ -193,11 +193,13 @@ def section_keys(path: str) -> list[str]:
     return list(value.__struct_fields__) if isinstance(value, msgspec.Struct) else []
 
 
-def _describe_choices(path: str, error: str) -> str:
-    """Return the end of an error message: the valid values of the key at a dotted `path`; empty if there is no list."""
+def _describe_choices(path: str, error: str, whole: type) -> str:
+    """Return the end of an error message: the valid values of the key at a dotted `path` of a struct of the type
+    `whole`; empty if there is no list.
+    """
     if not error.startswith("Invalid"):
         return ""
-    kinds: list[Any] = [msgspec.inspect.type_info(Config)]
+    kinds: list[Any] = [msgspec.inspect.type_info(whole)]
     words: list[str] = []
     for name in path.split("."):
         words = [str(kind.tag) for kind in kinds if getattr(kind, "tag_field", None) == name]

@@ -100,6 +100,14 @@ def epsilon(theta_squared: float, delta: float, distance: float = 0.0) -> float:
     return proved
 
 
+def unprovable(epsilon: float, delta: float, distance: float) -> str:
+    """Return the error that noise at a total variation distance from its law proves no such epsilon."""
+    return (
+        f"epsilon = {epsilon:g} and delta = {delta:g} cannot be proved for noise at a distance of {distance:.2g} from "
+        "its law: pass a smaller epsilon or a larger delta"
+    )
+
+
 def theta_budget(epsilon: float, delta: float, distance: float = 0.0) -> float:
     """Return the largest theta^2 within (epsilon, delta), times 1 - 2^-40 so that sums of costs may be rounded up.
 
@@ -109,7 +117,7 @@ def theta_budget(epsilon: float, delta: float, distance: float = 0.0) -> float:
     _check(LEAST_DELTA <= delta < 1, f"delta lies between {LEAST_DELTA} and 1, not at {delta}")
     epsilon = min(epsilon, LARGEST_EPSILON)
     charge = _charge(epsilon, distance)
-    _check(charge <= delta / 2, f"delta = {delta} is too small for noise at a distance of {distance} from its law")
+    _check(charge <= delta / 2, unprovable(epsilon, delta, distance))
     allowed = min(delta - charge, 0.5)
     z = math.sqrt(-2 * math.log(allowed))
     start = 2 * math.log(2 * epsilon / (z + math.sqrt(z * z + 2 * epsilon)))  # delta < Phi(-z) < allowed

@@ -212,7 +212,7 @@ def calibrate(epsilon: float, delta: float, sampling: int, events: int, distance
     low = math.log(gdp.theta_budget(epsilon, delta) / events) / 2 - _CLOSE
     high = low + math.log(2)
     if distance and excess(low) > 0:
-        raise InputError(f"delta = {delta} is too small for noise at a distance of {distance} from its law")
+        raise InputError(gdp.unprovable(epsilon, delta, distance))
     while excess(high) <= 0:
         low, high = high, high + math.log(2)
     return SampledEvents(sampling, math.exp(2 * _largest(excess, low, high)), events, distance)

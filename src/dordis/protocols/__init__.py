@@ -4,6 +4,7 @@ The table `SUMMING` has the short names of the protocols of this package; a conf
 as `package.module:NAME`.
 """
 
+from dordis.errors import InputError
 from dordis.loading import load_object
 from dordis.protocols.summing import SummingProtocol
 
@@ -21,4 +22,8 @@ def summing_protocol(name: str) -> SummingProtocol:
     >>> summing_protocol("secagg+").sparse
     True
     """
+    if name not in SUMMING and ":" not in name:
+        raise InputError(
+            f"protocol.use: there is no protocol '{name}', pass one of {', '.join(SUMMING)}, or package.module:NAME"
+        )
     return load_object(SUMMING.get(name, name), "protocol.use", SummingProtocol)

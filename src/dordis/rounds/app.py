@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ class AppServer(ABC):
     @property
     def model_lengths(self) -> tuple[int, ...]:
         """Return all lengths that the model may have in this run."""
-        return (self.model().size,)
+        return (np.size(self.model()),)
 
     @property
     def measured(self) -> str:
@@ -154,6 +155,17 @@ class AppServer(ABC):
         """Continue from a state that `state` returned."""
 
 
+def update_lengths(app: AppServer) -> tuple[int, ...]:
+    """Return all lengths that updates of an application may have; raise InputError unless they are whole numbers."""
+    try:
+        return tuple(operator.index(dim) for dim in app.dims)
+    except TypeError:
+        raise InputError(
+            f"the properties dim and dims of {type(app).__name__} return lengths of updates, which are whole numbers, "
+            f"not {app.dims!r}"
+        ) from None
+
+
 def check_keeps_state(app: AppServer, rounds: int) -> None:
     """Raise InputError if an application has finished rounds but stores no state: a restart would undo its rounds."""
     kind = type(app)
@@ -180,7 +192,7 @@ class AppForm:
     @classmethod
     def from_server(cls, app: AppServer) -> "AppForm":
         """Return number type and lengths of an application; a client constructs `app` from its own installation."""
-        return cls(app.dtype, frozenset(app.model_lengths), frozenset(app.dims))
+        return cls(app.dtype, frozenset(app.model_lengths), frozenset(update_lengths(app)))
 
 
 class AppClient(ABC):
@@ -273,5 +285,6 @@ def construct(kind: type[Made], *arguments: Any, **options: Any) -> Made:
     try:
         inspect.signature(kind).bind(*arguments, **options)
     except TypeError as error:
-        raise InputError(f"the options of {kind.__name__} do not fit: {error}") from None
+        place = "; the first argument of a client is its zero-based index" if arguments else ""
+        raise InputError(f"the options of {kind.__name__} do not fit: {error}{place}") from None
     return kind(*arguments, **options)

@@ -37,7 +37,13 @@ class ModelBytes:
         [1.0, 2.0]
         """
         check_dtype(dtype)
-        return cls.read(dtype, np.ascontiguousarray(values, dtype).tobytes())
+        if values is None:
+            raise InputError("a model is an array of numbers, not None: return np.zeros(0) if there is none")
+        try:
+            numbers = np.ascontiguousarray(values, dtype)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"a model is an array of numbers, not {type(values).__name__}: {error}") from None
+        return cls.read(dtype, numbers.tobytes())
 
     @classmethod
     def read(cls, dtype: str, data: bytes) -> "ModelBytes":

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dordis.errors import Aborted, InputError, UnusableUpdate
+from dordis.errors import Aborted, DordisError, InputError, UnusableUpdate
 from dordis.kernels.reals import is_finite
 from dordis.privacy.scaling import Floats
 from dordis.protocols.parameters import RUN_BYTES
@@ -95,8 +95,13 @@ class StopOnFailure:
     stored_as = None
 
     def train(self, what: str, work: Callable[[], Result]) -> Result | None:
-        """Return the update, or raise what `work` raises."""
-        return work()
+        """Return the update, or raise what `work` raises, with a note that says which training failed."""
+        try:
+            return work()
+        except Exception as error:
+            if not isinstance(error, DordisError):  # which names the client
+                error.add_note(f"This error ended {what}.")
+            raise
 
     def sum_records(self, what: str, work: Callable[[], Result]) -> Result:
         """Return the sum over sampled records that `work` computes, or raise what it raises."""
@@ -197,7 +202,7 @@ def usable_update(
 ) -> Floats:
     """Return the update that `prepare` computes; raise UnusableUpdate unless it is `dim` finite numbers."""
     try:
-        prepared = np.asarray(prepare())
+        prepared = _as_reals(prepare())
         usual: type[Any] = np.float32 if prepared.dtype == np.float32 else np.float64
         with np.errstate(over="ignore"):  # infinite values are refused below
             update: Floats = np.asarray(prepared, stored_as or usual, order="C")  # copies only if needed
@@ -205,6 +210,21 @@ def usable_update(
     except InputError as error:
         raise UnusableUpdate(f"the update of {whose} is not usable: {error}") from None
     return update
+
+
+def _as_reals(update: Any) -> npt.NDArray[Any]:
+    """Return what an application returned as an array; raise InputError unless it holds real numbers."""
+    if update is None:
+        raise InputError("it is None, not an array: does prepare_data return it?")
+    try:
+        array = np.asarray(update)
+        if array.dtype.kind not in "fiubc":
+            array = array.astype(np.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"it is no array of real numbers: {describe_failure(error)}") from None
+    if array.dtype.kind == "c":
+        raise InputError("it holds complex numbers, not real ones")
+    return array
 
 
 class Prepared(NamedTuple):

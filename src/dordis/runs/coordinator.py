@@ -5,6 +5,7 @@ asks for any disclosure.
 """
 
 import math
+import operator
 import secrets
 import threading
 import time
@@ -331,7 +332,7 @@ class Coordinator:
     def _next_design(self) -> RoundPlan:
         """Return the round plan for the update length of the next round."""
         check_planned(self._app.dim, self._app.dims)
-        return self._design.for_dim(self._app.dim).for_alignment(self._alignment)
+        return self._design.for_dim(operator.index(self._app.dim)).for_alignment(self._alignment)
 
     def _agree(
         self, info: RoundInfo, model: ModelBytes, gathered: Gathered, planned: RoundPlan

@@ -20,7 +20,7 @@ from dordis.privacy.setting import Setting
 from dordis.protocols import summing_protocol
 from dordis.protocols.parameters import MALICIOUS
 from dordis.protocols.summing import SummingProtocol
-from dordis.rounds.app import AppClient, AppServer, Task
+from dordis.rounds.app import AppClient, AppServer, Task, update_lengths
 from dordis.rounds.records import RecordClient, as_record_client, check_records
 from dordis.runs.parties import SelectionRule
 from dordis.runs.plan import RoundPlan
@@ -118,7 +118,7 @@ def prepare(config: RunConfig, app: AppServer) -> Job:
     check_folded(design)
     chunks = config.performance.fixed_chunks
     design.example(min(chunks, design.mechanism.grid.blocks) if design.setting.buckets else chunks)
-    for dim in app.dims:
+    for dim in update_lengths(app):
         design.for_dim(dim).example()
     return Job(config, app, design, protocol, suite)
 
@@ -144,7 +144,7 @@ def setting_of(config: RunConfig, app: AppServer, protocol: SummingProtocol) -> 
     least = given.threshold if protocol.has_cohort else least_arrivals(config)
     return Setting(
         schedule,
-        dim=max(app.dims),
+        dim=max(update_lengths(app)),
         clip=clipping.bound,
         delta=privacy.delta,
         bits=privacy.bits,

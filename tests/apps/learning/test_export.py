@@ -105,6 +105,17 @@ def test_a_model_of_arrays_needs_an_example_unless_its_inputs_are_known(tmp_path
         result.export(tmp_path / "absent" / "model.pt2", example=clients[0][0])
 
 
+def test_an_example_that_does_not_fit_is_refused(tmp_path):
+    held = [(np.arange(16).reshape(8, 2) % 6, np.arange(8) % 2)] * 4
+    module = torch.nn.Sequential(torch.nn.Embedding(6, 4), torch.nn.Flatten(), torch.nn.Linear(8, 2))
+    result = dordis.train(module, held, epsilon=None, rounds=1, fidelity="ideal", output=tmp_path)
+    result.export(tmp_path / "tokens.pt2", held[0][0])
+    with pytest.raises(InputError, match=r"cannot export the model for inputs of shape \(8, 2\) and type float32"):
+        result.export(tmp_path / "numbers.pt2", np.ones((8, 2)))
+    with pytest.raises(InputError, match=r"one or more inputs, not of shape \(0, 2\)"):
+        result.export(tmp_path / "none.pt2", np.ones((0, 2)))
+
+
 def test_a_model_that_starts_from_a_private_one_says_that_both_count(tmp_path):
     rng = np.random.default_rng(1)
     clients = [(rng.normal(size=(5, 4)).astype(np.float32), rng.integers(0, 2, 5)) for _ in range(20)]

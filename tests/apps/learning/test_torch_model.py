@@ -99,12 +99,110 @@ def test_a_module_begins_with_its_own_parameters_and_keeps_none():
 
 def test_modules_that_would_leak_or_learn_nothing_are_refused():
     for module, reason in (
-        (torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3)), "buffers"),
+        (torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3)), "the layer '1' keeps running statistics"),
         (torch.nn.ReLU(), "no parameters"),
         ("linear", "not str"),
+        (torch.nn.Linear, "not the class Linear: call it"),
+        (lambda: torch.nn.Linear(4, 3), "not the function <lambda>: call it"),
+        (torch.nn.LazyLinear(3), "'weight' of the module has no values yet"),
+        (torch.nn.Linear(4, 3, device="meta"), "'weight' of the module has no values yet"),
+        (torch.nn.Linear(4, 3).bfloat16(), "number type bfloat16: call module.float"),
+        (torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 3).double()), "float32, float64"),
+        (torch.nn.Linear(4, 3).requires_grad_(False), "all parameters of the module are frozen"),
     ):
         with pytest.raises(InputError, match=reason):
             TorchModel(module)
+
+
+class Scaled(torch.nn.Module):
+    """A module with a parameter that is a single number, and one without numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 3).double()
+        self.scale, self.none = (torch.nn.Parameter(torch.zeros(shape).double()) for shape in ((), (0,)))
+
+    def forward(self, x):
+        return self.inner(x) * self.scale.exp()
+
+
+def test_a_parameter_may_be_a_single_number():
+    model = TorchModel(Scaled())
+    start, works = model.initial(RNG), [Work((X, Y), 3, (1, place)) for place in range(2)]
+    how = Training(epochs=3, lr=0.3)
+    update = model.fit(start, works[0], how)
+    np.testing.assert_allclose(model.fit_together(start, works, how)[0], update)
+    after = model.trained(start + update)
+    assert after.scale.shape == ()
+    assert after.scale.item() != 0
+    np.testing.assert_allclose(model.scores(start + update, X), after(torch.tensor(X)).detach())
+
+
+class Counting(torch.nn.Module):
+    """A module with a constant buffer, and one that counts calls in training after the first `quiet` calls."""
+
+    def __init__(self, quiet, in_place=True):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 3)
+        self.register_buffer("scale", torch.ones(4))
+        self.register_buffer("calls", torch.zeros(()))
+        self.quiet, self.in_place = quiet, in_place
+
+    def forward(self, x):
+        self.quiet -= self.training
+        if self.quiet < 0 and self.in_place:
+            self.calls.add_(1)
+        elif self.quiet < 0:
+            self.calls = self.calls + 1
+        return self.inner(x * self.scale)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_training_that_changes_a_buffer_is_refused(in_place):
+    with pytest.raises(InputError, match="training changes the buffer 'calls'"):
+        TorchModel(Counting(0, in_place)).check_outputs(X[:2], 3)
+    works = [Work((X, Y), 3, (1, place)) for place in range(2)]
+    model = TorchModel(Counting(1, in_place))
+    model.check_outputs(X[:2], 3)
+    with pytest.raises(InputError, match="training changes the buffer 'calls'"):
+        model.fit(model.initial(RNG), works[0], Training(epochs=5))
+    model = TorchModel(Counting(1, in_place))
+    if in_place:  # torch.func refuses it, so that the clients train one by one
+        assert model.fit_together(model.initial(RNG), works, Training(epochs=5)) is None
+        return
+    with pytest.raises(InputError, match="training changes the buffer 'calls'"):
+        model.fit_together(model.initial(RNG), works, Training(epochs=5))
+
+
+def test_a_layer_that_stays_in_evaluation_mode_may_have_statistics():
+    class Still(torch.nn.Sequential):
+        def train(self, mode=True):
+            super().train(mode)
+            self[1].eval()
+            return self
+
+    TorchModel(Still(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))).check_outputs(X[:2], 3)
+
+
+@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_frozen_parameters_are_in_no_update(small, epochs, monkeypatch):
+    """The reference is a module that consists of the last layer only, on the outputs of the first."""
+    monkeypatch.setattr("dordis.apps.learning.training_buffers.LARGEST", 10**6 if small else 0)
+    module = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Linear(5, 3)).double()
+    module[0].requires_grad_(False)
+    model, head = TorchModel(module), TorchModel(torch.nn.Sequential(module[1]))
+    inner = module[0](torch.tensor(X)).detach().numpy()
+    assert (model.dim, model.shapes) == (head.dim, {"1.weight": (3, 5), "1.bias": (3,)})
+    start, how = model.initial(RNG), Training(epochs=epochs, lr=0.3)
+    works, reference = ([Work((x, Y), 3, (1, place)) for place in range(3)] for x in (X, inner))
+    together = model.fit_together(start, works, how) or [model.fit(start, work, how) for work in works]
+    for update, work, other in zip(together, works, reference, strict=True):
+        np.testing.assert_allclose(update, head.fit(start, other, how))
+        np.testing.assert_allclose(model.fit(start, work, how), update)
+    after = model.trained(start + together[0])
+    assert torch.equal(after[0].weight, module[0].weight)
+    np.testing.assert_allclose(after[1].bias.detach(), (start + together[0])[15:])
 
 
 def convolution(features, classes, channels=4):

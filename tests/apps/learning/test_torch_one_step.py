@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from dordis.apps.learning import torch_model
+from dordis.apps.learning import torch_one_step
 from dordis.apps.learning.models import Work
-from dordis.apps.learning.torch_model import fit_one_step, has_known_layers
+from dordis.apps.learning.torch_one_step import fit_one_step, has_known_layers
 from dordis.apps.learning.trainer import Training
 from dordis.apps.learning.training_buffers import UpdateBuffers
 
@@ -33,7 +33,7 @@ def network(dropout=(0.25, 0.5)):
 @pytest.mark.parametrize("group", [1, 8, 64])
 @pytest.mark.parametrize("count", [1, 2])
 def test_each_client_gets_the_step_that_it_takes_alone(monkeypatch, how, group, count):
-    monkeypatch.setattr(torch_model, "GROUP", group)
+    monkeypatch.setattr(torch_one_step, "GROUP", group)
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

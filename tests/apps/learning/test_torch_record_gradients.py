@@ -59,6 +59,38 @@ def test_gradients_are_those_of_autograd() -> None:
         np.testing.assert_allclose(rows[i], expected, rtol=1e-4, atol=1e-6)
 
 
+class Remembering(nn.Module):
+    """A module that stores a value of the records in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 3)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls = self.calls + 1
+        return self.inner(x)
+
+
+def test_a_buffer_that_changes_with_the_records_is_refused() -> None:
+    x, y = records(np.random.default_rng(0), 5, 4)
+    model = TorchModel(Remembering())
+    with pytest.raises(InputError, match="training changes the buffer 'calls'"):
+        make_record_gradients(model).rows(model.initial(np.random.default_rng(0)), x, y)
+
+
+def test_the_gradient_of_a_frozen_parameter_is_in_no_row() -> None:
+    x, y = records(np.random.default_rng(0), 5, 1, 8, 8)
+    module, whole = small_cnn(), TorchModel(small_cnn())
+    whole._module.load_state_dict(module.state_dict())
+    module[0].requires_grad_(False)
+    model = TorchModel(module)
+    start = whole.initial(np.random.default_rng(0))
+    expected = make_record_gradients(whole).rows(start, x, y)
+    found = make_record_gradients(model).rows(start[40:], x, y)
+    np.testing.assert_allclose(found, expected[:, 40:], rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("module", "shape"),
     [

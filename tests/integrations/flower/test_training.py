@@ -176,6 +176,27 @@ def test_arrays_of_another_module_are_refused(tmp_path, caplog):
     assert "are not the parameters of the module" in caplog.text
 
 
+def frozen() -> torch.nn.Module:
+    net = torch.nn.Sequential(torch.nn.Linear(FEATURES, 5), torch.nn.Linear(5, CLASSES))
+    net[0].requires_grad_(False)
+    return net
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_only_the_parameters_that_are_trained_are_sent(tmp_path, caplog, monkeypatch, whole):
+    monkeypatch.setattr("tests.integrations.flower.test_training.module", frozen)
+    private = DordisGrid(MemoryGrid([app()] * NODES), settings(tmp_path, **{"federation.rounds": 1}))
+    sent = frozen().state_dict() if whole else frozen()[1].state_dict(prefix="1.")
+    strategy = FedAvg(fraction_evaluate=0.0)
+    if not whole:
+        result = strategy.start(private, ArrayRecord(sent), num_rounds=1)
+        assert not np.array_equal(result.arrays["1.bias"].numpy(), sent["1.bias"].numpy())
+        return
+    with caplog.at_level(logging.WARNING, "flwr.dordis"), pytest.raises(RoundFailed):
+        strategy.start(private, ArrayRecord(sent), num_rounds=1)
+    assert "without its frozen parameters and its buffers" in caplog.text
+
+
 def test_a_weight_has_no_meaning_for_records(tmp_path):
     with pytest.raises(InputError, match="leave dordis-weight out"):
         play(MemoryGrid([app()] * NODES, {0: {WEIGHT: 0.5}}), tmp_path)

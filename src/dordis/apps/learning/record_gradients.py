@@ -14,7 +14,7 @@ import numpy as np
 from dordis.apps.learning.data import Labels, Samples, Values
 from dordis.apps.learning.models import Linear, Mlp, Model, Softmax, softmax, torch_losses
 from dordis.apps.learning.torch_model import TorchModel
-from dordis.apps.learning.trainer import import_torch, use_threads
+from dordis.apps.learning.trainer import check_buffers, import_torch, use_threads
 from dordis.errors import InputError
 from dordis.privacy.encoding import Reals
 from dordis.privacy.scaling import Floats
@@ -189,6 +189,7 @@ class TorchGradients(RecordGradients):
                 part = found[name].reshape(len(y), -1)
                 torch.from_numpy(self._buffer[:, start : start + part.shape[1]]).copy_(part)
                 start += part.shape[1]
+        check_buffers(model._module, model._buffers)
         return self._buffer
 
 

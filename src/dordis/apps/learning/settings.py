@@ -86,12 +86,14 @@ class Settings(Training, frozen=True):
             raise InputError("label and client of a table belong in app.options.table: remove them from app.options")
 
 
-def read_settings(options: Mapping[str, Any]) -> Settings:
-    """Return the options of a configuration; raise an `InputError` that names the first wrong option."""
+def read_settings(options: Mapping[str, Any], section: str = "app.options") -> Settings:
+    """Return the options of a configuration, or the arguments of a call if `section` is empty; raise an `InputError`
+    that names the first wrong option.
+    """
     try:
         return msgspec.convert(dict(options), Settings)
     except msgspec.ValidationError as error:
-        raise InputError(explain_error(str(error), "app.options", Settings)) from None
+        raise InputError(explain_error(str(error), section, Settings)) from None
 
 
 NETWORK_RATE = 0.3

@@ -3,6 +3,7 @@
 The Python objects are a model, and the clients' data: a table, a list, a mapping or torch data sets.
 """
 
+import copy
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -16,6 +17,7 @@ from dordis.apps.learning.data import (
     Samples,
     Target,
     Unit,
+    Values,
     check_inputs,
     check_targets,
     default_partition,
@@ -27,6 +29,7 @@ from dordis.apps.learning.networks import Inputs, check_fits, make_model
 from dordis.apps.learning.settings import Settings, table_defaults, weigh_classes, with_default_rate
 from dordis.apps.learning.sources import DIGITS, cache, load, read_tables
 from dordis.apps.learning.torch_model import TorchModel
+from dordis.apps.learning.trainer import as_array, first_line
 from dordis.apps.tables.columns import as_columns
 from dordis.apps.tables.description import Table
 from dordis.apps.tables.encoding import Encoder
@@ -160,6 +163,12 @@ LEAST_CLIENTS = 3
 """Least number of clients: with two, each client could subtract its update from the sum and see the other's update."""
 
 
+IGNORED_SETTINGS = {
+    "centred", "client", "data_dir", "features", "label", "own_files", "partition", "shape", "vocabulary"
+}  # fmt: skip
+"""Settings that are for files of data."""
+
+
 def gather(
     model: Any,
     clients: Any,
@@ -180,10 +189,17 @@ def gather(
         raise InputError(f"record='{task.record}' names a column of a table: give table=, or leave it out")
     if is_table(clients) or isinstance(clients, str | Path):
         raise InputError("a table needs a description: table=dordis.Table(label=..., client=..., ranges=..., ...)")
+    if unused := sorted(IGNORED_SETTINGS & set(given)):
+        raise InputError(f"{unused[0]} has no effect on data that are given in Python as arrays: leave it out")
     target = settings.target
     held = [check_samples(f"client {name}", x, y, target) for name, (x, y) in samples(clients).items()]
     check_clients(len(held))
     tested = None if test is None else check_samples("test", *_test_pair(test), target)
+    if isinstance(model, str | Model) or not all(
+        x.dtype.kind in "iu" for x, _ in [*held, *([tested] if tested else [])]
+    ):
+        held = [(as_numbers(x), y) for x, y in held]  # only torch modules take tokens
+        tested = tested and (as_numbers(tested[0]), tested[1])
     shapes = {x.shape[1:] for x, _ in [*held, *([tested] if tested else [])]}
     if len(shapes) != 1:
         raise InputError(f"inputs of all clients and of the test data must have one shape, not {sorted(shapes)}")
@@ -248,32 +264,53 @@ def _outputs(targets: list[Any]) -> int:
 
 
 def as_model(model: Any, inputs: Inputs, settings: Settings, seed: int) -> Model:
-    """Return a `Model`; `model` is the name of a model, a `Model` to return as it is, or a torch module to wrap."""
+    """Return a `Model`; `model` is the name of a model, a `Model` to return as it is, or a torch module to copy."""
     if isinstance(model, str):
         return make_model(model, inputs, settings.options, seed, settings.device)
-    return model if isinstance(model, Model) else TorchModel(model, inputs.target, settings.device)
+    if isinstance(model, Model):
+        return model
+    try:
+        own = copy.deepcopy(model)  # the caller's module keeps its device, and its mode of training or evaluation
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"the model cannot be copied by copy.deepcopy: {first_line(error)}") from None
+    return TorchModel(own, inputs.target, settings.device)
 
 
 def samples(clients: Any) -> dict[str, tuple[Any, Any]]:
     """Return inputs and labels by client, from a list or a mapping of pairs (x, y) or of torch data sets."""
-    if not isinstance(clients, Iterable) or isinstance(clients, str | bytes):
+    if not isinstance(clients, Iterable) or isinstance(clients, str | bytes) or hasattr(clients, "dataset"):
         raise InputError(
-            f"clients must be a list of pairs (x, y), a mapping of them, or a table, not {type(clients).__name__}"
+            "the data must be a list or a mapping with an entry for each client, such as a pair (x, y) or a data "
+            f"loader, or a table, not {type(clients).__name__}"
         )
     named = clients if isinstance(clients, Mapping) else dict(enumerate(clients))
     return {str(name): _pair(f"client {name}", held) for name, held in named.items()}
 
 
 def _pair(whose: str, held: Any) -> tuple[Any, Any]:
-    """Return inputs and labels from a pair, or from a torch data set of pairs."""
-    if isinstance(held, tuple | list) and len(held) == 2:
+    """Return inputs and labels from a pair of arrays, or from a list, a torch data set or a data loader of pairs."""
+    if isinstance(held, tuple | list) and len(held) == 2 and not _is_list_of_samples(held):
         return held[0], held[1]
-    if hasattr(held, "__getitem__") and hasattr(held, "__len__") and not isinstance(held, np.ndarray | tuple | list):
+    items: list[Any] = []
+    is_loader = hasattr(held, "dataset") and hasattr(held, "__iter__")
+    if is_loader:
+        items = list(held)
+    elif hasattr(held, "__getitem__") and hasattr(held, "__len__") and not isinstance(held, np.ndarray | tuple):
         items = [held[i] for i in range(len(held))]
-        if items and all(isinstance(item, tuple | list) and len(item) == 2 for item in items):
-            x, y = zip(*items, strict=True)
-            return np.stack([np.asarray(one) for one in x]), np.array([np.asarray(one) for one in y])
-    raise InputError(f"the data of {whose} must be a pair (x, y) of inputs and labels, or a torch data set of pairs")
+    if not items or not all(isinstance(item, tuple | list) and len(item) == 2 for item in items):
+        raise InputError(
+            f"the data of {whose} must be a pair (x, y) of inputs and labels, or a torch data set or loader of pairs"
+        )
+    x, y = ([as_array(f"the data of {whose}", one) for one in column] for column in zip(*items, strict=True))
+    try:
+        return (np.concatenate(x), np.concatenate(y)) if is_loader else (np.stack(x), np.stack(y))
+    except ValueError as error:
+        raise InputError(f"the samples of {whose} do not have one shape: {error}") from None
+
+
+def _is_list_of_samples(held: Any) -> bool:
+    """Tell whether two entries are two samples (x, label), and not the inputs and the labels of several samples."""
+    return all(isinstance(item, tuple) and len(item) == 2 and not np.ndim(item[1]) for item in held)
 
 
 def _test_pair(test: Any) -> tuple[Any, Any]:
@@ -292,5 +329,18 @@ def check_samples(whose: str, x: Any, y: Any, target: Target) -> Samples:
 
     Raise InputError if they do not fit each other; `whose` names the owner of the data in the error.
     """
-    inputs, labels = np.asarray(x), np.asarray(y)
-    return check_inputs(f"x of {whose}", inputs), check_targets(f"y of {whose}", labels, len(inputs), target)
+    inputs, labels = as_array(f"x of {whose}", x), as_array(f"y of {whose}", y)
+    if inputs.ndim and not len(inputs):
+        raise InputError(f"{whose} has no samples: leave it out")
+    if target == "classification" and labels.dtype.kind == "f":
+        raise InputError(
+            f"y of {whose} has the type {labels.dtype}: labels of classes are whole numbers; to predict numbers, pass "
+            'target="regression"'
+        )
+    checked = check_inputs(f"x of {whose}", inputs)
+    return inputs if inputs.dtype.kind in "iu" else checked, check_targets(f"y of {whose}", labels, len(inputs), target)
+
+
+def as_numbers(x: Values) -> Values:
+    """Return inputs as `check_inputs` returns them: whole numbers, other than bytes, as floating-point numbers."""
+    return x if x.dtype.kind == "f" or x.dtype == np.uint8 else x.astype(np.float64)

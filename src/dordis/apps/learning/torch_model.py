@@ -1,25 +1,32 @@
-"""Any torch.nn.Module as a model whose parameters are views of one flat vector.  Needs the extra 'torch'.
-
-If each client takes a single step of training, all clients take it from the same parameters, the model of the round.
-So one forward and one backward pass serve a group of clients; only the gradients of the weights are computed client by
-client, from the inputs of a layer and the gradients at the layer's outputs.  Each client gets the update that it would
-get if it trained alone, up to the order of floating-point additions.
-"""
+"""Any torch.nn.Module as a model whose parameters are views of one flat vector.  Needs the extra 'torch'."""
 
 import copy
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from dordis.apps.learning import trainer, training_buffers
+from dordis.apps.learning import training_buffers
 from dordis.apps.learning.data import Labels, Target, Values
 from dordis.apps.learning.models import Model, Totals, Work, metrics, torch_losses
-from dordis.apps.learning.trainer import Training, find_device, import_torch, seed_number, seed_torch, use_threads
+from dordis.apps.learning.torch_one_step import channels_last, fit_one_step, has_known_layers
+from dordis.apps.learning.trainer import (
+    Training,
+    as_array,
+    check_buffers,
+    check_module,
+    find_device,
+    first_line,
+    fixed_tensors,
+    import_torch,
+    seed_number,
+    seed_torch,
+    use_threads,
+)
 from dordis.apps.learning.training_buffers import TrainingBuffers, UpdateBuffers, fit_batched, fit_in_threads
 from dordis.errors import InputError
 from dordis.privacy.scaling import Floats
@@ -37,24 +44,23 @@ class TorchModel(Model):
 
     A module for two classes may have one output instead of two, the log odds of class 1: then the loss is logistic.
     For regression there is one score for each input; for next-token prediction the scores are (n, length, tokens).
-    Modules with buffers of real numbers are refused: the running statistics of batch normalisation are not part of the
-    update, so they would reveal one client's data to others without noise.  Layers that draw random numbers, such as
-    dropout, draw them from a generator seeded for the client and the round.  In a batched pass (`fit_batched`) all
-    clients share one generator, which is seeded for one of these clients and the round.
+    Parameters with `requires_grad` False are frozen: they and the buffers keep their values and are in no update.  A
+    module that changes its buffers in training is refused: the running statistics of batch normalisation would reveal
+    one client's data to others without noise.  Inputs that are whole numbers, such as tokens, are passed as int64 if
+    the module can be called with them, else in the number type of its parameters.  Layers that draw random numbers,
+    such as dropout, draw them from a generator seeded for the client and the round.  In a batched pass (`fit_batched`)
+    all clients share one generator, which is seeded for one of these clients and the round.
     """
 
     def __init__(self, module: Any, target: Target = "classification", device: str = "cpu") -> None:
         self._torch = import_torch()
-        if not isinstance(module, self._torch.nn.Module):
-            raise InputError(f"a torch model must be a torch.nn.Module, not {type(module).__name__}")
-        if any(buffer.is_floating_point() for buffer in module.buffers()):
-            raise InputError("the module has buffers, as batch normalisation does: use group normalisation instead")
+        check_module(module)
         self.target = target
         self.device = find_device(device)
         self._module = module.to(self.device)
-        self._named = {name: parameter.detach() for name, parameter in self._module.named_parameters()}
-        if not self._named:
-            raise InputError("the module has no parameters to train")
+        self._named = {name: part.detach() for name, part in self._module.named_parameters() if part.requires_grad}
+        self._buffers = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
+        self._takes_integers: bool | None = None
         self._training_buffers: list[TrainingBuffers] = []
         self.buffers = UpdateBuffers()
         self.architecture: Any = None
@@ -64,8 +70,13 @@ class TorchModel(Model):
 
     @cached_property
     def dim(self) -> int:
-        """Return the number of parameters of the module."""
+        """Return the number of parameters of the module that are not frozen."""
         return sum(tensor.numel() for tensor in self._named.values())
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the parameters that are not frozen, by name."""
+        return {name: tuple(tensor.shape) for name, tensor in self._named.items()}
 
     @property
     def is_small(self) -> bool:
@@ -138,20 +149,30 @@ class TorchModel(Model):
         return metrics(self.target, Totals(*map(float, sums)))
 
     def check_outputs(self, x: Values, classes: int) -> None:
-        """Raise InputError unless the module returns, for the inputs `x`, scores of the shape that the target needs."""
-        self._module.eval()
-        try:
-            with self._torch.no_grad():
-                views = self._views(self._parameters(self.initial(np.random.default_rng(0))))
-                scores = self._torch.func.functional_call(self._module, views, (self._inputs(x),))
-        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
-            said = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise InputError(f"the module cannot take inputs of shape {x.shape[1:]}: {said}") from None
+        """Raise InputError unless the module returns, for the inputs `x`, scores of the shape that the target needs,
+        and training keeps its buffers.
+        """
+        scores = self._try(self._inputs(x))
+        if isinstance(scores, Exception):
+            said = f"the module cannot take inputs of shape {x.shape[1:]}: {first_line(scores)}"
+            if x.dtype.kind in "iu" and not self._takes_integers:
+                said += f"; as whole numbers: {first_line(self._try(self._tensor(x, self._torch.int64)))}"
+            raise InputError(said)
         if not isinstance(scores, self._torch.Tensor):
-            raise InputError(f"the module gives {type(scores).__name__}, not scores")
+            raise InputError(
+                f"the module gives {type(scores).__name__}, not scores: wrap it in a module whose forward returns only "
+                "the tensor of scores"
+            )
+        if self._buffers:
+            probe = copy.deepcopy(self._module).train()
+            with self._torch.no_grad(), seed_torch(0):
+                probe(self._inputs(x))
+            check_buffers(probe, self._buffers)
         shape, n = tuple(scores.shape), len(x)
-        each = {"classification": (classes,), "regression": (1,), "next-token": (*x.shape[1:], classes)}[self.target]
-        one = self.target == "regression" or (self.target == "classification" and classes == 2)
+        each = {"classification": (classes,), "regression": (classes,), "next-token": (*x.shape[1:], classes)}[
+            self.target
+        ]
+        one = classes == {"regression": 1, "classification": 2}.get(self.target)
         if shape != (n, *each) and not (one and shape in ((n,), (n, 1))):
             or_one = f" or {(n, 1)}" if one and each != (1,) else ""
             raise InputError(
@@ -161,8 +182,33 @@ class TorchModel(Model):
     def trained(self, parameters: Floats) -> Any:
         """Return a copy of the module with these parameters."""
         module = copy.deepcopy(self._module)
-        self._torch.nn.utils.vector_to_parameters(self._parameters(parameters), module.parameters())
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self._torch.nn.utils.vector_to_parameters(self._parameters(parameters), trained)
         return module
+
+    def fixed(self) -> dict[str, npt.NDArray[Any]]:
+        """Return frozen parameters and buffers by name."""
+        return {name: as_array(name, part) for name, part in fixed_tensors(self._module).items()}
+
+    def restore_fixed(self, values: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Set frozen parameters and buffers; raise InputError if others are stored than the module has."""
+        own = fixed_tensors(self._module)
+        stored = {name: self._torch.from_numpy(np.array(value)) for name, value in values.items()}
+        if {name: part.shape for name, part in own.items()} != {name: part.shape for name, part in stored.items()}:
+            raise InputError(
+                f"the stored model has the frozen parameters and buffers {sorted(stored)}, this module {sorted(own)}: "
+                "pass the module that was trained, with the same parameters frozen"
+            )
+        for name, part in own.items():
+            part.copy_(stored[name])
+        self._buffers = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
+
+    def restore_saved(self, directory: Path) -> None:
+        """Set frozen parameters and buffers to those in the directory of a run, if `save` wrote them there."""
+        own = fixed_tensors(self._module)
+        if own and (directory / STATE_DICT).is_file():
+            saved = self._torch.load(directory / STATE_DICT, map_location="cpu", weights_only=True)
+            self.restore_fixed({name: as_array(name, saved[name]) for name in own if name in saved})
 
     def save(self, parameters: Floats, directory: Path) -> None:
         """Write a plain state_dict, which `torch.load(path, weights_only=True)` reads."""
@@ -180,12 +226,29 @@ class TorchModel(Model):
 
     def _inputs(self, x: Values) -> Any:
         """Return inputs as a tensor: numbers in the module's number type, tokens as whole numbers."""
-        like = next(iter(self._named.values()))
-        dtype = like.dtype if x.dtype.kind == "f" else self._torch.int64
-        return self._torch.from_numpy(np.ascontiguousarray(x)).to(like.device, dtype)
+        if x.dtype.kind in "iu" and self._takes_integers is None:
+            zeros = self._tensor(np.zeros((1, *x.shape[1:]), np.int64), self._torch.int64)  # the same for all data
+            self._takes_integers = not isinstance(self._try(zeros), Exception)
+        return self._tensor(x, self._torch.int64 if x.dtype.kind in "iu" and self._takes_integers else None)
 
     def _labels(self, y: Labels) -> Any:
-        return self._inputs(y) if self.target == "regression" else self._inputs(y.astype(np.int64, copy=False))
+        return self._tensor(y, None if self.target == "regression" else self._torch.int64)
+
+    def _tensor(self, values: Values, dtype: Any) -> Any:
+        """Return an array as a tensor on the module's device, by default in the module's number type."""
+        like = next(iter(self._named.values()))
+        return self._torch.from_numpy(np.ascontiguousarray(values)).to(like.device, dtype or like.dtype)
+
+    def _try(self, x: Any) -> Any:
+        """Return what the module returns in evaluation mode for a tensor, or the error that it raises."""
+        mode = self._module.training
+        try:
+            with self._torch.no_grad():
+                return self._torch.func.functional_call(self._module.eval(), self._named, (x,))
+        except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError) as error:
+            return error
+        finally:
+            self._module.train(mode)
 
     def _views(self, flat: Any) -> dict[str, Any]:
         """Return parts of a flat tensor by parameter name, shaped like the module's parameters.
@@ -194,7 +257,7 @@ class TorchModel(Model):
         """
         ends = accumulate(tensor.numel() for tensor in self._named.values())
         return {
-            name: flat[..., end - tensor.numel() : end].view(*flat.shape[:-1], *tensor.shape)
+            name: flat[..., end - tensor.numel() : end].view((*flat.shape[:-1], *tensor.shape))
             for (name, tensor), end in zip(self._named.items(), ends, strict=True)
         }
 
@@ -209,185 +272,3 @@ class TorchModel(Model):
         if self.target != "classification" or (scores.ndim == 2 and scores.shape[1] > 1):
             return scores
         return self._torch.nn.functional.pad(scores.reshape(-1, 1), (1, 0))
-
-
-GROUP = 64
-"""Number of samples in a pass: many, to reuse the weights in the cache; but not more samples than fit in the cache."""
-
-
-class LayerPass(NamedTuple):
-    """A layer with weights after a forward pass: its name, the layer, and its inputs and outputs for all samples."""
-
-    name: str
-    layer: Any
-    inputs: Any
-    outputs: Any
-
-
-def fit_one_step(model: "TorchModel", start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
-    """Return the updates of clients that take one step each, in order; None if a client takes several steps, or if the
-    target, the device or a layer is not supported.
-    """
-    fits = model.target == "classification" and model.device.type == "cpu" and has_known_layers(model._module)
-    if not fits or not is_one_step(works, how):
-        return None
-    begun = model._parameters(start)
-    views = channels_last(model._views(begun))
-    updates = [model.buffers.take(model.dim, begun.numpy().dtype) for _ in works]
-
-    def fit(members: Sequence[int]) -> None:
-        OneStep(model, [works[i] for i in members], how).run(views, [updates[i] for i in members])
-
-    _each(fit, _groups(works), model._torch.get_num_threads())
-    return updates
-
-
-def is_one_step(works: Sequence[Work], how: Training) -> bool:
-    """Tell whether every client takes exactly one step of SGD without weight decay."""
-    sizes = [min(len(work.samples[1]), how.limit or len(work.samples[1])) for work in works]
-    whole = all(0 < size <= (how.batch or size) for size in sizes)
-    return how.method == "sgd" and how.epochs == 1 and not how.decay and whole
-
-
-def has_known_layers(module: Any) -> bool:
-    """Tell whether a module is a sequence of distinct supported layers, which treat every sample separately."""
-    nn = import_torch().nn
-    known = nn.Unflatten, nn.Flatten, nn.Identity, nn.ReLU, nn.MaxPool2d, nn.Dropout, nn.Linear, nn.Conv2d
-    if type(module) is not nn.Sequential or not all(type(layer) in known for layer in module):
-        return False
-    parameters = [id(parameter) for layer in module for parameter in layer.parameters()]
-    return len(set(parameters)) == len(parameters) and all(map(_is_plain, module))
-
-
-def _is_plain(layer: Any) -> bool:
-    """Tell whether a layer keeps the first axis (samples) and its input unchanged; convolutions must pad with zeros."""
-    shaped = getattr(layer, "start_dim", 1) == 1 and getattr(layer, "dim", 1) == 1
-    padding = getattr(layer, "padding_mode", "zeros") == "zeros" and not isinstance(getattr(layer, "padding", 0), str)
-    return shaped and padding and not getattr(layer, "inplace", False)
-
-
-def channels_last(views: dict[str, Any]) -> dict[str, Any]:
-    """Return parameters, with the weights of convolutions in channels-last memory order, the fastest on CPUs."""
-    return {name: _channels_last(view) if view.ndim == 4 else view for name, view in views.items()}
-
-
-def _channels_last(weight: Any) -> Any:
-    """Return a weight in channels-last memory order.
-
-    The strides are set explicitly, because torch would not choose them for a weight with a single channel.
-    """
-    _, channels, height, width = weight.shape
-    turned = weight.permute(0, 2, 3, 1).contiguous()
-    return turned.as_strided(weight.shape, (height * width * channels, 1, width * channels, channels))
-
-
-class OneStep:
-    """A group of clients that take one step each, all in one forward and one backward pass."""
-
-    def __init__(self, model: "TorchModel", works: Sequence[Work], how: Training) -> None:
-        self._model, self._how, self._works, self._torch = model, how, works, model._torch
-        rows = [next(trainer.batches(len(work.samples[1]), how, work.seed)) for work in works]
-        samples = zip(works, rows, strict=True)
-        taken = [(work.samples[0][chosen], work.samples[1][chosen]) for work, chosen in samples]
-        self._sizes = [len(y) for _, y in taken]
-        self._x = self._torch.cat([model._inputs(x) for x, _ in taken])
-        self._y = self._torch.cat([model._labels(y) for _, y in taken])
-        seeds = [seed_number(work.seed) for work in works]
-        self._generators = [self._torch.Generator().manual_seed(seed) for seed in seeds]
-
-    def run(self, views: dict[str, Any], updates: Sequence[Floats]) -> None:
-        """Take every client's one training step from the parameters `views`; write each update into `updates`."""
-        caught, scores = self._forward(views)
-        slopes = self._torch.autograd.grad(self._loss(scores), [layer.outputs for layer in caught])
-        written = [self._model._views(self._torch.from_numpy(update)) for update in updates]
-        for layer, slope in zip(caught, slopes, strict=True):
-            apart = zip(slope.split(self._sizes), layer.inputs.split(self._sizes), written, strict=True)
-            for slope_of_one, inputs_of_one, own in apart:
-                write_gradient(self._torch, layer, views, slope_of_one, inputs_of_one, own)
-        for update in updates:
-            trainer.check_converged(update, self._how)
-
-    def _forward(self, views: dict[str, Any]) -> tuple[list[LayerPass], Any]:
-        """Return the layers that have weights, with their inputs and outputs for the samples, and the class scores."""
-        nn, x, caught = self._torch.nn, self._x, []
-        for name, layer in self._model._module.named_children():
-            if type(layer) is nn.Dropout:
-                x = self._drop(x, layer.p)
-                continue
-            if type(layer) not in (nn.Linear, nn.Conv2d):
-                x = layer(x)
-                continue
-            inputs, weight, bias = x.detach(), views[f"{name}.weight"], views.get(f"{name}.bias")
-            if type(layer) is nn.Linear:
-                x = nn.functional.linear(x, weight, bias)
-            else:
-                x = nn.functional.conv2d(x, weight, bias, layer.stride, layer.padding, layer.dilation, layer.groups)
-            x = x if x.requires_grad else x.requires_grad_()
-            caught.append(LayerPass(name, layer, inputs, x))
-        return caught, self._model._class_scores(x)
-
-    def _drop(self, x: Any, rate: float) -> Any:
-        """Apply dropout to the samples of each client with the client's own generator."""
-        if not rate:
-            return x
-        drawn = zip(self._generators, self._sizes, strict=True)
-        kept = [x.new_empty(size, *x.shape[1:]).bernoulli_(1 - rate, generator=own) for own, size in drawn]
-        return x * self._torch.cat(kept).div_(1 - rate)
-
-    def _loss(self, scores: Any) -> Any:
-        """Return -lr times the sum, over the clients, of the mean loss of each client's samples.
-
-        The gradient that one client's samples contribute is then the whole SGD step of this client, with factor -lr.
-        """
-        torch, model, sizes = self._torch, self._model, self._torch.tensor(self._sizes)
-        offsets = [trainer.label_offset(work.samples[1], work.classes, self._how) for work in self._works]
-        offset = torch.stack([model._parameters(offset) for offset in offsets]).repeat_interleave(sizes, 0)
-        each, _ = torch_losses(model.target, scores, self._y, offset)
-        return -self._how.lr * (each / sizes.repeat_interleave(sizes)).sum()
-
-
-def write_gradient(
-    torch: Any, caught: LayerPass, views: dict[str, Any], slope: Any, x: Any, update: dict[str, Any]
-) -> None:
-    """Write the gradient of one client, for weights and bias of one layer, into the client's update.
-
-    `x` has the layer's inputs for the client's samples, and `slope` the gradients at the layer's outputs.
-    """
-    weight, bias, layer = f"{caught.name}.weight", f"{caught.name}.bias", caught.layer
-    if type(layer) is torch.nn.Linear:
-        torch.mm(slope.T, x, out=update[weight])
-        if bias in update:
-            torch.sum(slope, 0, out=update[bias])
-        return
-    _, found, found_bias = torch.ops.aten.convolution_backward(
-        slope, x, views[weight], [layer.out_channels], layer.stride, layer.padding, layer.dilation, False, [0, 0],
-        layer.groups, [False, True, bias in update],
-    )  # fmt: skip
-    update[weight].copy_(found)
-    if bias in update:
-        update[bias].copy_(found_bias)
-
-
-def _groups(works: Sequence[Work]) -> list[list[int]]:
-    """Divide the clients into groups of at most `GROUP` samples, or of one client; return the indices in each group."""
-    groups: list[list[int]] = [[]]
-    held = 0
-    for place, work in enumerate(works):
-        if groups[-1] and held + len(work.samples[1]) > GROUP:
-            groups.append([])
-            held = 0
-        groups[-1].append(place)
-        held += len(work.samples[1])
-    return groups
-
-
-def _each(fit: Callable[[Sequence[int]], None], groups: Sequence[Sequence[int]], workers: int) -> None:
-    """Call `fit` once for each group of clients, in up to `workers` threads at the same time."""
-    torch = import_torch()
-    with use_threads(1):
-        if min(workers, len(groups)) < 2:
-            for group in groups:
-                fit(group)
-            return
-        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            list(pool.map(fit, groups))

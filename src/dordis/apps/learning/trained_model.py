@@ -11,9 +11,10 @@ import io
 import json
 import warnings
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -22,7 +23,8 @@ import numpy.typing as npt
 from dordis.apps.learning.data import Target, flatten
 from dordis.apps.learning.models import Linear, Mlp, Model, Softmax
 from dordis.apps.learning.networks import Architecture
-from dordis.apps.learning.trainer import import_torch
+from dordis.apps.learning.torch_model import TorchModel
+from dordis.apps.learning.trainer import as_array, first_line, import_torch
 from dordis.apps.tables.cell_texts import normalise
 from dordis.apps.tables.description import INDICATOR, REFUSE, SKIP
 from dordis.apps.tables.encoding import Encoder
@@ -31,7 +33,7 @@ from dordis.privacy.scaling import Floats
 
 SAVED_MODEL = "model.dordis"
 """Name of the file in the directory of a run that has the trained model and its preprocessing."""
-WEIGHTS, DESCRIPTION = "parameters.npy", "model.json"
+WEIGHTS, FIXED, DESCRIPTION = "parameters.npy", "fixed.npz", "model.json"
 FORMAT = "dordis model 2"
 
 
@@ -58,6 +60,15 @@ class TrainedModel:
     parameters: Floats = field(repr=False)
     encoder: Encoder | None = field(default=None, repr=False)
     description: ModelDescription | None = None
+    fixed: Mapping[str, npt.NDArray[Any]] = field(repr=False, default_factory=dict)
+    """Frozen parameters and buffers that were read for a torch module whose class is not stored."""
+
+    @classmethod
+    def from_run(cls, directory: Path, model: Model | None, parameters: Floats) -> Self:
+        """Return the model of a run of `dordis.train`; its class is the caller's, and the directory has the rest."""
+        if isinstance(model, TorchModel):
+            model.restore_saved(directory)
+        return cls(model, parameters)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -77,20 +88,26 @@ class TrainedModel:
         if self.model is None:
             kind = self.description.kind if self.description else "the model"
             raise InputError(f"the class of the model, {kind}, is not stored: pass it, dordis.load(path, model=...)")
-        x = np.asarray(rows) if self.encoder is None else self.encoder.encode_features(rows, "the table")
+        x = as_array("the rows", rows) if self.encoder is None else self.encoder.encode_features(rows, "the table")
         if x.ndim < 2:
             raise InputError(f"predict takes one row for each input, not an array of shape {x.shape}")
         if is_built_in(self.model):
             x = flatten(x)  # they are trained on rows, and networks restore the shape of images
-        return self.model.scores(self.parameters, x if x.dtype.kind == "f" else x.astype(np.float64))
+        unchanged = x.dtype.kind == "f" or (isinstance(self.model, TorchModel) and x.dtype.kind in "iu")
+        try:
+            return self.model.scores(self.parameters, x if unchanged else x.astype(np.float64))
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise InputError(f"the model cannot take inputs of shape {x.shape[1:]}: {first_line(error)}") from None
 
     def predict(self, rows: Any) -> npt.NDArray[Any]:
-        """Return predictions for rows of a table, or for inputs: classes, or numbers in the units of the label."""
+        """Return predictions for rows of a table, or for inputs: classes, tokens, or numbers in units of the label."""
         scores = self.scores(rows)
         if self.encoder is not None:
             return self.encoder.decode(scores)
-        classes = self.model is not None and self.model.target == "classification"
-        return np.asarray(scores.argmax(axis=1) if classes else scores.reshape(len(scores), -1).squeeze(1))
+        if self.model is not None and self.model.target != "regression":
+            return np.asarray(scores.argmax(axis=-1))
+        numbers = scores.reshape(len(scores), -1)
+        return numbers[:, 0] if numbers.shape[1] == 1 else numbers
 
     def save(self, path: str | Path) -> Path:
         """Write parameters, columns, ranges and categories to one file, which `dordis.load` reads; return its path.
@@ -104,6 +121,8 @@ class TrainedModel:
             with zipfile.ZipFile(where, "w") as archive:
                 archive.writestr(DESCRIPTION, msgspec.json.format(msgspec.json.encode(description), indent=2))
                 archive.writestr(WEIGHTS, weights.getvalue())
+                if fixed := self.model.fixed() if isinstance(self.model, TorchModel) else self.fixed:
+                    archive.writestr(FIXED, _as_npz(fixed))
         except OSError as error:
             raise InputError(f"cannot write {where}: {error.strerror or error}") from None
         return where
@@ -144,6 +163,7 @@ def read_model(path: Path, model: Model | None = None) -> TrainedModel:
         with zipfile.ZipFile(path) as archive:
             description = msgspec.json.decode(archive.read(DESCRIPTION), type=ModelDescription)
             parameters: Floats = np.load(io.BytesIO(archive.read(WEIGHTS)), allow_pickle=False)
+            fixed = _read_npz(archive.read(FIXED)) if FIXED in archive.namelist() else {}
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
     except (zipfile.BadZipFile, KeyError, ValueError, msgspec.DecodeError) as error:
@@ -153,7 +173,21 @@ def read_model(path: Path, model: Model | None = None) -> TrainedModel:
     built = model if model is not None else _build(description)
     if built is not None and built.dim != parameters.size:
         raise InputError(f"{path} has {parameters.size} parameters, and the model has {built.dim}")
-    return TrainedModel(built, parameters, description.encoder, description)
+    if fixed and isinstance(built, TorchModel):
+        built.restore_fixed(fixed)
+    return TrainedModel(built, parameters, description.encoder, description, fixed)
+
+
+def _as_npz(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
+    """Return named arrays as the bytes of a .npz file; the names may contain dots and slashes."""
+    file, names = io.BytesIO(), np.array(list(arrays))
+    np.savez(file, names, *arrays.values())
+    return file.getvalue()
+
+
+def _read_npz(data: bytes) -> dict[str, npt.NDArray[Any]]:
+    with np.load(io.BytesIO(data), allow_pickle=False) as held:
+        return {str(name): held[f"arr_{i}"] for i, name in enumerate(held["arr_0"], 1)}
 
 
 def _build(description: ModelDescription) -> Model | None:
@@ -198,6 +232,12 @@ def export_model(trained: TrainedModel, path: str | Path, example: Any = None) -
     rows = torch.export.Dim("rows")
     try:
         program = torch.export.export(module.eval(), (inputs,), dynamic_shapes=({0: rows},))
+    except (RuntimeError, ValueError, TypeError) as error:
+        shape, kind = tuple(inputs.shape), str(inputs.dtype).removeprefix("torch.")
+        raise InputError(
+            f"torch cannot export the model for inputs of shape {shape} and type {kind}: {first_line(error)}"
+        ) from error
+    try:
         if where.suffix == ONNX:
             _write_onnx(program, where, described)
         else:
@@ -227,7 +267,9 @@ def _example_inputs(model: Model, example: Any) -> Any:
         if features is None:
             raise InputError("a model that was not trained on a table needs an example: an array of some inputs")
         return torch.zeros(2, features)
-    array = np.asarray(example)
+    array = as_array("the example", example)
+    if array.ndim < 2 or not len(array):
+        raise InputError(f"the example is an array of one or more inputs, not of shape {array.shape}")
     rows = np.concatenate([array, array]) if len(array) == 1 else array  # one row would fix the number at 1
     return torch.from_numpy(rows).to(torch.float32 if rows.dtype.kind == "f" else torch.int64)
 

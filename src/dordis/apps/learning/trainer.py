@@ -5,13 +5,14 @@ torch is imported only when it is used for the first time.
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from dordis.apps.learning.data import Indices, Labels
 from dordis.errors import InputError, MissingExtra
@@ -176,6 +177,75 @@ def import_torch() -> Any:
     except ModuleNotFoundError as error:
         raise MissingExtra("torch") from error
     return torch
+
+
+def check_module(module: Any) -> None:
+    """Raise InputError unless an object is a torch module that can be trained: its parameters must have values of one
+    number type, 32 or 64 bits, and no layer may keep running statistics.
+    """
+    torch = import_torch()
+    if not isinstance(module, torch.nn.Module):
+        said = f"the {'class' if isinstance(module, type) else 'function'} {getattr(module, '__name__', '')}"
+        called = f"{said}: call it, and pass the module that it returns" if callable(module) else type(module).__name__
+        raise InputError(f"a torch model must be a torch.nn.Module, not {called}")
+    parameters = dict(module.named_parameters())
+    if not parameters:
+        raise InputError("the module has no parameters to train: assign its layers to attributes, not to a plain list")
+    for name, part in (*parameters.items(), *module.named_buffers()):
+        if torch.nn.parameter.is_lazy(part) or part.is_meta:
+            raise InputError(f"'{name}' of the module has no values yet: call a lazy module once, with some inputs")
+    types = {part.dtype for part in parameters.values() if part.requires_grad}
+    if not types:
+        raise InputError("all parameters of the module are frozen: set requires_grad_() on those to train")
+    if len(types) > 1 or not types <= {torch.float32, torch.float64}:
+        found = ", ".join(sorted(str(one).removeprefix("torch.") for one in types))
+        raise InputError(f"the parameters to train have the number type {found}: call module.float() before")
+    module.train()  # a module of your own may keep some of its layers in evaluation mode
+    for name, layer in module.named_modules():
+        if layer.training and getattr(layer, "running_mean", None) is not None:
+            raise InputError(
+                f"the layer '{name or type(layer).__name__}' keeps running statistics of the clients' data in buffers, "
+                "which no noise would protect: use group or layer normalisation instead"
+            )
+
+
+def check_buffers(module: Any, before: Mapping[str, Any]) -> None:
+    """Raise InputError if a buffer of a module that was called in training differs from its value `before`."""
+    torch = import_torch()
+    for name, buffer in module.named_buffers():
+        if name not in before or not torch.equal(buffer, before[name]):
+            raise InputError(
+                f"training changes the buffer '{name}' of the module, and no noise would protect what it holds: leave "
+                "buffers unchanged in forward"
+            )
+
+
+def fixed_tensors(module: Any) -> dict[str, Any]:
+    """Return frozen parameters and buffers of a torch module by name: tensors that share their memory."""
+    torch, held = import_torch(), module.state_dict(keep_vars=True)
+    return {
+        name: part.detach() for name, part in held.items() if isinstance(part, torch.Tensor) and not part.requires_grad
+    }
+
+
+def first_line(error: Any) -> str:
+    """Return the first line of an error's message, or the name of its class if it has none."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def as_array(name: str, values: Any) -> npt.NDArray[Any]:
+    """Return numbers as an array: also a tensor on a graphics processor, or one with a gradient or of bfloat16.
+
+    Raise InputError, with `name`, if the values are not an array.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(values, torch.Tensor):
+        held = values.detach().to_dense().cpu() if values.is_sparse else values.detach().cpu()
+        return np.asarray(held.float() if held.dtype == torch.bfloat16 else held)
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name} is not an array of numbers: {first_line(error)}") from None
 
 
 @contextmanager

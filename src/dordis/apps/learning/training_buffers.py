@@ -21,7 +21,14 @@ import numpy.typing as npt
 
 from dordis.apps.learning import trainer
 from dordis.apps.learning.models import Work, torch_losses
-from dordis.apps.learning.trainer import Training, make_optimiser, seed_number, seed_torch, use_threads
+from dordis.apps.learning.trainer import (
+    Training,
+    check_buffers,
+    make_optimiser,
+    seed_number,
+    seed_torch,
+    use_threads,
+)
 from dordis.privacy.scaling import Floats
 from dordis.rounds.model import Numbers
 
@@ -44,9 +51,9 @@ class TrainingBuffers:
         self._at, self._slope = self._begun.clone(), self._begun.clone()
         self._at.grad = self._slope
         views = zip(model._views(self._at).values(), model._views(self._slope).values(), strict=True)
-        for parameter, (at, slope) in zip(self._module.parameters(), views, strict=True):
+        trained = [parameter for parameter in self._module.parameters() if parameter.requires_grad]
+        for parameter, (at, slope) in zip(trained, views, strict=True):
             parameter.data, parameter.grad = at, slope
-            parameter.requires_grad_()
         self._generator = torch.Generator()
         if model.device.type == "cpu":
             for layer in self._module.modules():
@@ -71,6 +78,7 @@ class TrainingBuffers:
             if how.proximal:
                 self._slope.add_(self._at - self._begun, alpha=how.proximal)
             optimiser.step()
+        check_buffers(self._module, model._buffers)
         update: Floats = (self._at - self._begun).cpu().numpy()
         trainer.check_converged(update, how)
         return update
@@ -198,6 +206,7 @@ class BatchedPass:
                 optimiser.step()
                 active = there.sum(1) > 0
                 moved[active] = (at - begun)[active]
+        check_buffers(model._module, model._buffers)
         updates: Floats = moved.cpu().numpy()
         trainer.check_converged(updates, how)
         return list(updates)

@@ -243,7 +243,8 @@ class DordisGrid(Grid):
         self, u: ClientId, message: FlowerMessage, finished: FinishedRound, name: str, arrays: ArrayRecord
     ) -> FlowerMessage:
         if all(u in output.survivors for output in finished.result.outputs):
-            content = RecordDict({name: arrays, "metrics": MetricRecord({self._weight: self._reply_weight})})
+            own = ArrayRecord(dict(arrays.items()))  # some strategies take the arrays out of a reply
+            content = RecordDict({name: own, "metrics": MetricRecord({self._weight: self._reply_weight})})
             return FlowerMessage(content, reply_to=message)
         stage = next((at for at, gone in finished.record.dropped.items() if u in gone), "the invitation")
         error = Error(code=ErrorCode.NODE_UNAVAILABLE, reason=f"client {u} was lost at {stage}")

@@ -166,7 +166,7 @@ class FlowerApp(RecordClient):
         step = self.step
         model = TorchModel(step.module, step.target)
         _, record = find_model(self._message.content)
-        check_same_parameters(Layout.from_record(record), dict(step.module.named_parameters()))
+        check_same_parameters(Layout.from_record(record), model.shapes)
         learner = contain(
             "reading the records of train_step",
             lambda: RecordLearner(model, (np.asarray(step.x), np.asarray(step.y)), step.keys),
@@ -183,14 +183,15 @@ class FlowerApp(RecordClient):
             raise InputError(f"this node holds more than {declared} records: set privacy.records to a larger number")
 
 
-def check_same_parameters(layout: Layout, parameters: dict[str, Any]) -> None:
-    """Raise InputError unless the message's arrays are the module's parameters, by name or numbered from 0 on."""
-    shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+def check_same_parameters(layout: Layout, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Raise InputError unless the message's arrays have the shapes of the parameters that the module trains, by name or
+    numbered from 0 on.
+    """
     numbered = list(map(str, range(len(shapes))))
     if list(layout.shapes) not in (list(shapes), numbered) or list(layout.shapes.values()) != list(shapes.values()):
         raise InputError(
             "the arrays of the train message are not the parameters of the module in train_step: begin with "
-            "ArrayRecord(module.state_dict()) of the same module"
+            "ArrayRecord(module.state_dict()) of the same module, without its frozen parameters and its buffers"
         )
 
 
