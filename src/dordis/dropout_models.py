@@ -45,11 +45,9 @@ class Dropout(Protocol):
 
     def available(self, index: int, clients: Collection[ClientId]) -> frozenset[ClientId]:
         """Return the clients that can be selected for a round."""
-        ...
 
     def leaving(self, index: int, clients: Collection[ClientId]) -> dict[ClientId, str]:
         """Return those of `clients` that drop out of a round, each with the first request that it does not answer."""
-        ...
 
 
 class _Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):

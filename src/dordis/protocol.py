@@ -184,7 +184,6 @@ class Party(Protocol):
 
     def handle(self, request: Message) -> Message:
         """Return the reply to a request; raise if the request is refused."""
-        ...
 
 
 class Journal(Protocol):

@@ -96,15 +96,12 @@ class SumInput(Protocol):
     @property
     def vector(self) -> Vector:
         """Return the whole encoded vector, over Z_{2^b}."""
-        ...
 
     def check(self, parameters: Parameters) -> None:
         """Raise if this input cannot be computed under the parameters; call it last, because it may take seconds."""
-        ...
 
     def chunk(self, parameters: Parameters, chunk: int, issued: IssuedSecrets) -> Vector:
         """Return a new array with the input to one chunk, modulo 2^32."""
-        ...
 
 
 ChunkResult = TypeVar("ChunkResult")

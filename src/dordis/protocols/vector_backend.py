@@ -21,11 +21,9 @@ class Accumulator(Protocol):
 
     def add(self, u: ClientId, packed: Packed) -> None:
         """Check the whole upload of client u, then add it; a refused upload leaves the sum unchanged."""
-        ...
 
     def close(self) -> tuple[Vector, Collection[ClientId]]:
         """Return the sum, modulo 2^32, and the clients whose uploads are in it."""
-        ...
 
 
 class Vectors(Protocol):
@@ -33,17 +31,14 @@ class Vectors(Protocol):
 
     def accumulator(self, chunk: int, dim: int, bits: int) -> Accumulator:
         """Return a new accumulator for the sum of a chunk of `dim` coordinates."""
-        ...
 
     def add_masks(
         self, suite: Suite, total: Vector, added: Sequence[Any], subtracted: Sequence[Any], bits: int
     ) -> None:
         """Add the masks in `added` to the total and subtract those in `subtracted`, in place, modulo 2^bits."""
-        ...
 
     def remove_noise(self, total: Vector, released: Released, add: AddNoise) -> None:
         """Subtract the noise of all released seeds from the total, in place, modulo 2^32; `add` draws the noise."""
-        ...
 
 
 class LocalAccumulator:

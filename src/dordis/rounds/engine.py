@@ -141,22 +141,18 @@ class RoundRunner(Protocol):
 
     def available(self, index: int) -> Collection[ClientId]:
         """Return the clients that can be invited to the round with this index."""
-        ...
 
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
         """Invite clients and let them train; return the clients that are ready."""
-        ...
 
     def still_ready(self, ready: Collection[ClientId]) -> Collection[ClientId]:
         """Return those of the `ready` clients that were neither lost nor revoked after `gather` returned.
 
         Called before the parameters are fixed.
         """
-        ...
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
         """Sum the updates of the round's clients, decode and deliver the sum, and return the result."""
-        ...
 
 
 class RoundChunk(PrivateChunk):

@@ -90,15 +90,12 @@ class ModelCache(Protocol):
 
     def get(self, digest: bytes) -> ModelBytes | None:
         """Return the cached model if it has this digest, otherwise None."""
-        ...
 
     def last(self) -> ModelBytes | None:
         """Return the cached model; None if there is none."""
-        ...
 
     def keep(self, model: ModelBytes) -> None:
         """Store a model in place of the cached model."""
-        ...
 
 
 class LastModel:

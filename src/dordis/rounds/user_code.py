@@ -57,31 +57,24 @@ class UserCode(Protocol):
     @property
     def stored_as(self) -> type[np.float32] | None:
         """Return the number type in which every update is stored; None if an update keeps its own type."""
-        ...
 
     def train(self, what: str, work: Callable[[], Result]) -> Result | None:
         """Return the update that `work` computes; the duration must not depend on the client's data."""
-        ...
 
     def sum_records(self, what: str, work: Callable[[], Result]) -> Result:
         """Return the sum over sampled records that `work` computes; `work` handles failures of single records."""
-        ...
 
     def call(self, what: str, work: Callable[[], Result]) -> Result | None:
         """Return the result of `work`, a call of the application other than training."""
-        ...
 
     def encode(self, what: str, work: Callable[[], Result], dim: int) -> Result | None:
         """Return the result of `work` on an update of `dim` coordinates; the duration must not depend on the update."""
-        ...
 
     def notify(self, what: str, work: Callable[[], None]) -> None:
         """Run `work`, now or later; no answer of the client may depend on it."""
-        ...
 
     def stop(self) -> None:
         """End all waiting for reply times, because the client is stopped and replies no more."""
-        ...
 
 
 class StopOnFailure:

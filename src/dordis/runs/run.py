@@ -44,27 +44,22 @@ class Place(Protocol):
     @property
     def fidelity(self) -> str:
         """Return the fidelity of the run: `full`, `ideal` or `deployed`."""
-        ...
 
     @property
     def where(self) -> str:
         """Return a description of where simulated clients compute, such as `in one process`."""
-        ...
 
     @property
     def registry(self) -> Registry:
         """Return the public keys of all clients."""
-        ...
 
     @property
     def beacon(self) -> Beacon:
         """Return the source of public randomness."""
-        ...
 
     @property
     def consents(self) -> tuple[str, ...]:
         """Return descriptions of everything that owners allow beyond the default policy."""
-        ...
 
 
 class Population(Place, Protocol):
@@ -73,32 +68,25 @@ class Population(Place, Protocol):
     @property
     def root(self) -> bytes:
         """Return the root of the registry that the owners of the clients have pinned."""
-        ...
 
     @property
     def selection_seed(self) -> bytes:
         """Return the 32-byte seed of `uniform` selection, in which the server is trusted to select clients."""
-        ...
 
     def store(self, path: Path) -> None:
         """Write, into the new directory of the run, the files that are needed to resume the run."""
-        ...
 
     def last_index(self) -> int:
         """Return the highest round index to which clients were invited; -1 if none.  This index is never used again."""
-        ...
 
     def explain_failure(self) -> str:
         """Return why clients were missing in the latest attempt at a round, and a remedy; empty if unknown."""
-        ...
 
     def interrupted(self) -> InterruptedRound[Any] | None:
         """Return the round that was open when the server stopped, if it can be resumed; None otherwise."""
-        ...
 
     def open(self, run: bytes, selection: Selection, counted: Mapping[Attendance, OwnerCharge]) -> RoundRunner:
         """Return the runner of the run's rounds; `counted` has the costs that owners may have counted so far."""
-        ...
 
 
 def manifest_of(job: Job, home: Place, created: str, predecessor: Predecessor | None = None) -> Manifest:

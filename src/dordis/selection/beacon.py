@@ -24,16 +24,13 @@ class Beacon(Protocol):
     @property
     def source(self) -> str:
         """Return a description of the source, by which others can find the same values."""
-        ...
 
     @property
     def first(self) -> int | None:
         """Return the number of the published line for round 0; None if the source has no lines."""
-        ...
 
     def value(self, index: int) -> bytes:
         """Return the 32 random bytes of a round."""
-        ...
 
 
 @dataclass(frozen=True)

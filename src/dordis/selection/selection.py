@@ -49,36 +49,30 @@ class Selection(Protocol):
     @property
     def is_drawn(self) -> bool:
         """Tell whether public randomness draws the clients."""
-        ...
 
     def candidates(self, index: int, available: Collection[ClientId]) -> tuple[ClientId, ...]:
         """Return the clients to invite to a round."""
-        ...
 
     def claim(self, invite: Invite, me: ClientId, vrf_key: bytes) -> bytes | None:
         """Return the proof of selection (empty if none is needed), or None if this client was not selected.
 
         Raise for an invitation that this method cannot have produced.
         """
-        ...
 
     def select(self, index: int, available: Collection[ClientId], proofs: Proofs = NO_PROOFS) -> SelectedClients:
         """Select U, the clients of a round; raise `TooFewClients` if they would be fewer than the least cohort."""
-        ...
 
     def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
         """Raise if this method cannot have selected U, the clients of a round, or if this client is not in U.
 
         If the parameters have no list U, raise if they allow a sum over fewer clients than the least cohort.
         """
-        ...
 
     def verify_client(self, index: int, client: ClientId, proof: bytes) -> None:
         """Raise unless `client`, which is registered, was selected for a round; `proof` is its proof of selection.
 
         In rounds without a list U, the server and the helpers call this for each client that contributes.
         """
-        ...
 
 
 def draw_failure_probability(selection: Selection) -> Fraction:
