@@ -13,8 +13,8 @@ from dordis.rounds.user_code import (
     LEAST_WINDOW,
     NOT_ENCODED,
     WINDOW_PER_COORDINATE,
-    StopOnFailure,
     TimedTraining,
+    UserCode,
     ZeroOnFailure,
     contain,
     prepare,
@@ -40,7 +40,7 @@ def fail(error):
 
 
 def test_in_a_simulation_a_failure_is_raised():
-    code = StopOnFailure()
+    code = UserCode()
     for run in (code.train, code.call, code.notify, lambda what, work: code.encode(what, work, 3)):
         with pytest.raises(ZeroDivisionError):
             run("training", fail(ZeroDivisionError()))

@@ -34,7 +34,7 @@ from dordis.rounds.catch_up import Encoded, Invited, ModelCatchUp, ModelIntake, 
 from dordis.rounds.invitation import Accepted, ClientOwner, Invite, Ready, SendModel, SendSum, Train
 from dordis.rounds.model import LastModel, ModelCache
 from dordis.rounds.records import RecordSum, as_record_client, check_event, sum_for_round
-from dordis.rounds.user_code import Prepared, StopOnFailure, UserCode, prepare, zero_update
+from dordis.rounds.user_code import Prepared, UserCode, prepare, zero_update
 
 MACHINE_BYTES = 32
 EARLY = (SendModel, SendSum, Train, Opening)
@@ -45,7 +45,7 @@ class Client:
     """One client in all rounds of a federation: its application, owner and keys, and a journal for every round.
 
     `mechanism` is a third party's class, installed by the owner; no server can make a client load one.  `user_code`
-    decides what a failure of the application does: stop the run (`StopOnFailure`, the default), or give a zero update
+    decides what a failure of the application does: stop the run (`UserCode`, the default), or give a zero update
     and tell the owner (`ZeroOnFailure`, for deployments).  With a `form` the client refuses invitations with models or
     updates of other lengths.  With `sums_at_opening` the client sums gradients of records not at `Train`, but when the
     parameters arrive: such a sum is not stored, and the client's process may end between these two requests.
@@ -75,7 +75,7 @@ class Client:
         """Signing keys of all members of the run; `registry` lacks keys that were revoked after the run began."""
         self.mechanism, self.journals, self.entropy, self.form = mechanism, journals, entropy, form
         self.sums_at_opening = sums_at_opening
-        self.user_code: UserCode = StopOnFailure() if user_code is None else user_code
+        self.user_code = UserCode() if user_code is None else user_code
         self.events = event_kinds(protocol.parameters)
         self.models: ModelCache = LastModel() if models is None else models
         self.round: ClientRound | None = None
