@@ -29,7 +29,7 @@ from dordis.protocol import ClientId, Message, Party, Requests
 from dordis.protocol_driver import Exchange
 from dordis.protocols.costs import FREE, RoundCost
 from dordis.protocols.summing import VerifyClient, accept_any_client
-from dordis.protocols.vector_backend import LocalVectors
+from dordis.protocols.vector_backend import Vectors
 from dordis.rounds.app import AppClient
 from dordis.rounds.arrivals import ArrivalStore
 from dordis.rounds.client import Client
@@ -370,7 +370,7 @@ class LocalRounds(FullRounds):
             available,
             suite=job.suite,
             meter=exchange,
-            vectors=LocalVectors(job.config.performance.cores),
+            vectors=Vectors(job.config.performance.cores),
             helpers=tuple(helpers),
             arrivals=home.arrivals,
             close_at=closing_of(job.config).clients,
