@@ -44,7 +44,8 @@ class Dropout(Protocol):
     """A rule that says which clients are available for a round, and which of them drop out of it."""
 
     def available(self, index: int, clients: Collection[ClientId]) -> frozenset[ClientId]:
-        """Return the clients that can be selected for a round."""
+        """Return the clients that can be selected for a round; by default, all."""
+        return frozenset(clients)
 
     def leaving(self, index: int, clients: Collection[ClientId]) -> dict[ClientId, str]:
         """Return those of `clients` that drop out of a round, each with the first request that it does not answer."""
@@ -133,7 +134,7 @@ DropoutModel = NoDropout | Rate | StageRates | FedScale | Matrix
 
 
 @dataclass(frozen=True)
-class RateDropout:
+class RateDropout(Dropout):
     """A fixed fraction of the selected clients leaves, at random stages."""
 
     seed: Seed
@@ -142,10 +143,6 @@ class RateDropout:
 
     def __post_init__(self) -> None:
         check_rate(self.rate)
-
-    def available(self, index: int, clients: Collection[ClientId]) -> frozenset[ClientId]:
-        """Return all clients."""
-        return frozenset(clients)
 
     def leaving(self, index: int, clients: Collection[ClientId]) -> dict[ClientId, str]:
         """Return floor(rate n) random clients, each with a random stage."""
@@ -157,7 +154,7 @@ class RateDropout:
 
 
 @dataclass(frozen=True)
-class StageDropout:
+class StageDropout(Dropout):
     """Every client leaves independently of the others, at each stage with the rate of that stage."""
 
     seed: Seed
@@ -167,10 +164,6 @@ class StageDropout:
     def __post_init__(self) -> None:
         for rate in self.rates.values():
             check_rate(rate)
-
-    def available(self, index: int, clients: Collection[ClientId]) -> frozenset[ClientId]:
-        """Return all clients."""
-        return frozenset(clients)
 
     def leaving(self, index: int, clients: Collection[ClientId]) -> dict[ClientId, str]:
         """Return the clients that leave, each with the first stage at which its random number is below the rate."""
@@ -295,7 +288,7 @@ def check_behaviour(path: Path, name: str, device: Behaviour) -> None:
 
 
 @dataclass(frozen=True)
-class TraceReplay:
+class TraceReplay(Dropout):
     """Every client behaves like one device of a trace; the seed decides which device a client has.
 
     If there are more clients than devices, several clients have the same device.  With `volatile` = v only those v

@@ -219,7 +219,7 @@ def check_same_request(key: str, claimed: bytes, digest: bytes) -> None:
         raise UnexpectedRequest(f"another request was answered at {key} before")
 
 
-class MemoryJournal:
+class MemoryJournal(Journal):
     """A journal that lasts as long as the process: for simulations and tests."""
 
     def __init__(self) -> None:
@@ -227,7 +227,6 @@ class MemoryJournal:
         self._closed = False
 
     def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> bytes:
-        """Return the reply stored under the key; if none is stored, store first what `respond` returns."""
         if self._closed:
             raise Aborted("this client has left the round")
         if key not in self._claims:
@@ -237,21 +236,18 @@ class MemoryJournal:
         return reply
 
     def since(self, claims: int) -> Sequence[bytes]:
-        """Return, in order, the state changes of all claims (answered requests) after the first `claims` claims."""
         return [changes for _, changes, _ in islice(self._claims.values(), claims, None)]
 
     def note(self, event: msgspec.Struct) -> None:
         """Store nothing: no client is restored from the memory of an ended process."""
 
     def events(self, kind: Any) -> Sequence[Any]:
-        """Return no events: none are stored."""
         return ()
 
     def release(self) -> None:
         """Do nothing: no other process can read this memory."""
 
     def close(self) -> None:
-        """Refuse all later requests and forget the stored state."""
         self._closed = True
         self._claims.clear()
 

@@ -106,12 +106,10 @@ class PlaintextClient(SummingClient[PlaintextState]):
 
     @property
     def setup(self) -> Sequence[On[Any]]:
-        """Return the only request that the client answers before its upload, with the method that answers it."""
         return (On(Begin, self.join),)
 
     @property
     def routine(self) -> Sequence[On[Any]]:
-        """Return the two requests of every chunk."""
         return On(Contribute, self.contribute), On(Disclose, self.disclose)
 
     @property
@@ -134,7 +132,6 @@ class PlaintextClient(SummingClient[PlaintextState]):
         return Contribution(request.chunk, given.astype("<u4", copy=False).tobytes())
 
     def issued(self, chunk: int) -> IssuedSecrets:
-        """Return the private and the deposited secrets of a chunk."""
         return self.state.issued[chunk]
 
     def disclose(self, request: Disclose) -> Disclosure:
@@ -160,7 +157,6 @@ class PlaintextSetup(SummingSetup):
 
     @property
     def workflow(self) -> Sequence[Step]:
-        """Return the one step."""
         return (Step(self.begin, Resource.CLIENT),)
 
     def begin(self) -> Flow:
@@ -187,11 +183,9 @@ class PlaintextChunk(SummingChunk):
 
     @property
     def workflow(self) -> Sequence[Step]:
-        """Return the two steps."""
         return Step(self.collect_inputs, Resource.NETWORK), Step(self.release_secrets, Resource.SERVER)
 
     def output(self) -> ChunkSum:
-        """Return the sum, its survivors, and the secrets released for them."""
         return ChunkSum(self._total, self.u3, self._released)
 
     def collect_inputs(self) -> Flow:

@@ -184,11 +184,9 @@ class ChunkedServer(ProtocolServer[tuple[ChunkResult, ...]]):
 
     @property
     def workflow(self) -> Sequence[Step]:
-        """Return the steps of the set-up and of every chunk."""
         return [*self.setup.workflow, *(step for chunk in self.chunks for step in chunk.workflow)]
 
     def output(self) -> tuple[ChunkResult, ...]:
-        """Return the output of every chunk."""
         return tuple(chunk.output() for chunk in self.chunks)
 
 
@@ -231,7 +229,6 @@ class SummingClient(ProtocolClient[Remembered]):
 
     @property
     def chunks(self) -> int:
-        """Return the number of chunks of the round."""
         return len(self._parameters.chunks)
 
     @property

@@ -32,7 +32,7 @@ from dordis.rounds import invitation as checks
 from dordis.rounds.app import AppClient, AppForm
 from dordis.rounds.catch_up import Encoded, Invited, ModelCatchUp, ModelIntake, Trained, event_kinds
 from dordis.rounds.invitation import Accepted, ClientOwner, Invite, Ready, SendModel, SendSum, Train
-from dordis.rounds.model import LastModel, ModelCache
+from dordis.rounds.model import LastModel
 from dordis.rounds.records import RecordSum, as_record_client, check_event, sum_for_round
 from dordis.rounds.user_code import Prepared, UserCode, prepare, zero_update
 
@@ -63,7 +63,7 @@ class Client:
         suite: Suite = DEFAULT,
         mechanism: type[Mechanism] | None = None,
         journals: Callable[[bytes], Journal] = lambda round: MemoryJournal(),
-        models: ModelCache | None = None,
+        models: LastModel | None = None,
         entropy: Entropy = secrets.token_bytes,
         user_code: UserCode | None = None,
         form: AppForm | None = None,
@@ -77,7 +77,7 @@ class Client:
         self.sums_at_opening = sums_at_opening
         self.user_code = UserCode() if user_code is None else user_code
         self.events = event_kinds(protocol.parameters)
-        self.models: ModelCache = LastModel() if models is None else models
+        self.models = LastModel() if models is None else models
         self.round: ClientRound | None = None
         self._left, self._shown = set[bytes](), dict[bytes, int]()
 

@@ -173,7 +173,6 @@ class RoundChunk(PrivateChunk):
 
     @property
     def workflow(self) -> Sequence[Step]:
-        """Return the steps in order: summing, decoding, delivery."""
         return *super().workflow, Step(self.decode, Resource.SERVER), *self.delivery.workflow
 
     def decode(self) -> Flow | None:

@@ -296,7 +296,6 @@ class InvitationServer(ProtocolServer[dict[ClientId, bytes]]):
 
     @property
     def workflow(self) -> Sequence[Step]:
-        """Return the steps in order: invite, send the model, train."""
         return (
             Step(self.invite, Resource.NETWORK),
             Step(self.send_model, Resource.NETWORK),
@@ -304,7 +303,6 @@ class InvitationServer(ProtocolServer[dict[ClientId, bytes]]):
         )
 
     def output(self) -> dict[ClientId, bytes]:
-        """Return the proofs of selection of the ready clients."""
         return {u: self.accepted[u].proof for u in self.ready}
 
     def invite(self) -> Flow:

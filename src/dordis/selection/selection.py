@@ -270,11 +270,9 @@ class EveryClient(ScheduledSelection):
     least: int = 1
 
     def window(self, index: int) -> frozenset[ClientId]:
-        """Return all members."""
         return self.members
 
     def times_scheduled(self, client: ClientId, index: int, rounds: int) -> int:
-        """Return `rounds` for a member, and 0 for others."""
         return rounds if client in self.members else 0
 
 
@@ -301,7 +299,6 @@ class BalancedSelection(ScheduledSelection):
 
     @property
     def is_drawn(self) -> bool:
-        """Tell whether a beacon draws the permutation."""
         return self.beacon is not None
 
     @cached_property
@@ -312,7 +309,6 @@ class BalancedSelection(ScheduledSelection):
         return tuple(shuffle(list(self.registry), prg.Stream.from_bytes(seed)))
 
     def window(self, index: int) -> frozenset[ClientId]:
-        """Return the clients scheduled for a round."""
         if index not in self._last_window:
             check_index(index)
             first, N = index * self.count, len(self.registry)
@@ -321,7 +317,6 @@ class BalancedSelection(ScheduledSelection):
         return self._last_window[index]
 
     def times_scheduled(self, client: ClientId, index: int, rounds: int) -> int:
-        """Return how often a client is scheduled in `rounds` consecutive rounds, of which the first has this index."""
         if client not in self._places:
             return 0
         first, N, place = index * self.count, len(self.registry), self._places[client]

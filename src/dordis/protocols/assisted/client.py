@@ -69,7 +69,6 @@ class AssistedClient(SummingClient[AssistedState]):
 
     @property
     def setup(self) -> Sequence[On[Any]]:
-        """Return the one request that the client answers."""
         return (On(SendContribution, self.contribute),)
 
     @property

@@ -149,7 +149,6 @@ class SecAggClient(SummingClient[SecAggState]):
         )
 
     def issued(self, chunk: int) -> IssuedSecrets:
-        """Return the private and the deposited secrets of a chunk."""
         return self.state.secrets[chunk].issued
 
     def _advertisement(self) -> Advertisement:
@@ -214,7 +213,6 @@ class SecAggClient(SummingClient[SecAggState]):
         return Channel(self._suite, self._parameters, sender, receiver, [*keys.values()], self._agreed[peer])
 
     def close(self) -> None:
-        """Leave the round; erase this client's secrets and its input."""
         self._agreed.clear()
         self._prepared.clear()
         super().close()
