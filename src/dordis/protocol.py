@@ -2,7 +2,7 @@
 
 A protocol is two state machines.  The server is a sequence of steps, each a generator that yields requests and is sent
 the replies, or a computation.  The client is a table of the requests that it answers, in order.  Neither machine waits,
-reads a clock or uses a network: the drivers in `dordis.protocol_driver` do.
+reads a clock or uses a network: the drivers in `dordis.pipeline.executor` do.
 """
 
 import hashlib

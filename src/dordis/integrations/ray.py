@@ -25,9 +25,9 @@ from dordis.errors import DordisError, InputError, MissingExtra, ProtocolError
 from dordis.kernels.ring import Packed, Vector
 from dordis.ledger.round_charge import OwnerCharge
 from dordis.owner.participation import Attendance
+from dordis.pipeline.executor import Exchange
 from dordis.privacy.skellam_noise import AddNoise
 from dordis.protocol import ClientId, Message, Replies, Requests
-from dordis.protocol_driver import Exchange
 from dordis.protocols.vector_backend import Accumulator, Released, Vectors
 from dordis.rounds.engine import Gathered, RoundEngine
 from dordis.rounds.invitation import Invitation

@@ -17,7 +17,7 @@ import msgspec
 
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import InputError
-from dordis.pipeline.executor import Compute, Timeline, execute_async, run_in_thread
+from dordis.pipeline.executor import AsyncExchange, Compute, Timeline, execute_async, run_in_thread
 from dordis.privacy.mechanisms import Mechanism
 from dordis.protocol import (
     ClientId,
@@ -28,7 +28,6 @@ from dordis.protocol import (
     Step,
     reply_to,
 )
-from dordis.protocol_driver import AsyncExchange
 from dordis.protocols.delivery import DeliveryServer, Dispatch
 from dordis.protocols.distributed_noise import ChunkOutput, PrivateChunk, PrivateServer
 from dordis.protocols.encoded_sums import Aggregate, DecodedChunk, DistributedDP

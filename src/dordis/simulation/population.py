@@ -23,10 +23,9 @@ from dordis.identity.registry import Registry
 from dordis.ledger.round_charge import OwnerCharge
 from dordis.owner.participation import Attendance, MemoryParticipation
 from dordis.owner.policy import Policy
-from dordis.pipeline.executor import serialise_exchange
+from dordis.pipeline.executor import Exchange, serialise_exchange
 from dordis.privacy.encoding import Entropy
 from dordis.protocol import ClientId, Message, Party, Requests
-from dordis.protocol_driver import Exchange
 from dordis.protocols.costs import FREE, RoundCost
 from dordis.protocols.summing import VerifyClient, accept_any_client
 from dordis.protocols.vector_backend import Vectors

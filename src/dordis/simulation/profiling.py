@@ -21,10 +21,9 @@ from dordis import wire
 from dordis.config.schema import Simulation
 from dordis.dropout_models import NoDropout
 from dordis.errors import InputError
-from dordis.pipeline.executor import Timeline, serialise_exchange
+from dordis.pipeline.executor import Exchange, Timeline, serialise_exchange
 from dordis.pipeline.performance import PerformanceModel, Profile
 from dordis.protocol import ClientId, Resource
-from dordis.protocol_driver import Exchange
 from dordis.protocols.delivery import Dispatch
 from dordis.protocols.encoded_sums import DistributedDP
 from dordis.rounds.app import FixedClient, RoundInfo
