@@ -58,7 +58,7 @@ def run(quick: bool) -> dict[str, float]:
         began = time.process_time()
         verified = verify_run(run_records.load_run(path), registry)
         seconds = time.process_time() - began
-        assert verified.signed == len(verified.receipts) == (5 if quick else 100)
+        assert verified.signed_rounds == len(verified.receipts) == (5 if quick else 100)
         return {
             "scrape_ms": scrape(path, 40 if quick else 800),
             "page_cpu_percent": page_cpu(path, 200, 3.0 if quick else 20.0),
