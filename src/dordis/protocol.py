@@ -331,18 +331,15 @@ class ProtocolClient(ABC, Generic[State]):
 
         Any other request raises, and makes this client leave the round.
         """
-        answered = False
         try:
             if self.state.aborted:
                 raise Aborted("this client has left the round")
             for changes in self._journal.since(self.state.answered):  # answers given before a restart
                 _change(self.state, changes)
-            reply = self._answer(request)
-            answered = True
-            return reply
-        finally:
-            if not answered:
-                self.close()
+            return self._answer(request)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Leave the round, finished or not: erase this client's secrets and refuse all later requests."""

@@ -115,8 +115,6 @@ class CohortState(SummingState):
 
     parameters: CohortParameters | None = None
 
-    __repr__ = SummingState.__repr__
-
 
 def agree_with_cohort(common: Parameters, roster: Roster) -> CohortParameters:
     """Return unchecked parameters: the common part, the roster's U and quorum, and the complete or the sparse graph."""

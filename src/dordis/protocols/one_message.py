@@ -134,8 +134,6 @@ class OneMessageState(SummingState):
     seeds: dict[int, bytes] = msgspec.field(default_factory=dict)
     private: dict[int, tuple[bytes, ...]] = msgspec.field(default_factory=dict)
 
-    __repr__ = SummingState.__repr__
-
 
 class OneMessageClient(SummingClient[OneMessageState]):
     """A client that answers one request, the opening of the round, with its contribution."""

@@ -17,7 +17,7 @@ from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import ProtocolError
 from dordis.kernels.ring import Vector
 from dordis.privacy.encoding import Entropy
-from dordis.protocol import ClientId, ClientState, Flow, Journal, Message, On, Resource, Step
+from dordis.protocol import ClientId, Flow, Journal, Message, On, Resource, Step
 from dordis.protocols import parameters as rules
 from dordis.protocols.cohort import CohortOpening, CohortParameters, CohortState, agree_with_cohort, ensure_enough
 from dordis.protocols.escrow import IssuedSecrets, Releases, draw_secrets
@@ -83,8 +83,6 @@ class PlaintextState(CohortState):
     """The state of a plaintext client."""
 
     issued: dict[int, IssuedSecrets] = msgspec.field(default_factory=dict)
-
-    __repr__ = ClientState.__repr__
 
 
 class PlaintextClient(SummingClient[PlaintextState]):

@@ -201,8 +201,6 @@ class SummingState(ClientState):
 
     parameters: Parameters | None = None
 
-    __repr__ = ClientState.__repr__
-
 
 Remembered = TypeVar("Remembered", bound=SummingState)
 Agreed = TypeVar("Agreed", bound=Parameters)

@@ -212,16 +212,13 @@ class ClientRound:
 
     def handle(self, request: Message) -> Message:
         """Return the reply to a request; if this client refuses the request, leave the round and raise."""
-        answered = False
         try:
             if self._closed:
                 raise Aborted("this client has left the round")
-            reply = self._answer(request)
-            answered = True
-            return reply
-        finally:
-            if not answered:
-                self.close()
+            return self._answer(request)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Leave the round, whether it succeeded or not, and erase its secrets and data."""

@@ -43,8 +43,6 @@ class AssistedState(SummingState):
     seeds: tuple[bytes, ...] = ()
     private: dict[int, tuple[bytes, ...]] = msgspec.field(default_factory=dict)
 
-    __repr__ = SummingState.__repr__
-
 
 class AssistedClient(SummingClient[AssistedState]):
     """One client in one round; it needs its private `signing` key and the registry with the helpers' public keys."""
