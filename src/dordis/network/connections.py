@@ -14,7 +14,7 @@ from functools import partial
 
 from aiohttp import web
 
-from dordis.errors import InputError
+from dordis.durable_files import explain_os_errors
 from dordis.network.sessions import MeteredTLS, metered_tls
 
 log = logging.getLogger("dordis.network")
@@ -49,11 +49,9 @@ READ_BUFFER = 1 << 16
 
 def open_listener(host: str, port: int) -> socket.socket:
     """Return a listening socket; raise InputError if the address is in use or not of this machine."""
-    try:
+    with explain_os_errors(f"listen at {host}:{port}"):
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
-    except OSError as error:
-        raise InputError(f"cannot listen at {host}:{port}: {error.strerror}") from None
 
 
 class SilentSockets:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dordis.crypto import kdf
+from dordis.durable_files import explain_os_errors
 from dordis.errors import BeaconNotPublished, InputError, ProtocolError
 from dordis.protocols.parameters import INDEX_BYTES, RUN_BYTES, Parameters
 
@@ -83,10 +84,8 @@ class FileBeacon:
         return value
 
     def _size(self) -> int:
-        try:
+        with explain_os_errors(f"read the beacon {self.path}"):
             return self.path.stat().st_size
-        except OSError as error:
-            raise InputError(f"cannot read the beacon {self.path}: {error.strerror}") from None
 
     def _parse(self, line: bytes, number: int) -> tuple[datetime, bytes]:
         form = _FORM.fullmatch(line)
