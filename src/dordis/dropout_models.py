@@ -59,7 +59,6 @@ class NoDropout(_Kind, frozen=True, tag="none"):
     """All clients are available, and none drops out."""
 
     def model(self, seed: Seed, stages: Stages) -> Dropout:
-        """Return the `Dropout` of a run under this model; `stages` are the requests of the run's protocol."""
         return RateDropout(seed, 0.0, stages)
 
 
@@ -73,7 +72,6 @@ class Rate(_Kind, frozen=True, tag="rate"):
     stages: tuple[str, ...] = ()
 
     def model(self, seed: Seed, stages: Stages) -> Dropout:
-        """Return the `Dropout` of a run under this model; `stages` are the requests of the run's protocol."""
         check_stages(self.stages or stages, stages)
         return RateDropout(seed, self.rate, self.stages or stages)
 
@@ -84,7 +82,6 @@ class StageRates(_Kind, frozen=True, tag="stages"):
     rates: dict[str, Chance]
 
     def model(self, seed: Seed, stages: Stages) -> Dropout:
-        """Return the `Dropout` of a run under this model; `stages` are the requests of the run's protocol."""
         check_stages(tuple(self.rates), stages)
         return StageDropout(seed, self.rates, (*EARLY, *stages))
 
@@ -104,7 +101,6 @@ class FedScale(_Kind, frozen=True, tag="fedscale"):
     volatile: Positive | None = None
 
     def model(self, seed: Seed, stages: Stages) -> Dropout:
-        """Read the file, and return the `Dropout` of a run under this model; `stages` as in `NoDropout.model`."""
         if not 0 < self.stage_seconds * len(stages) <= self.seconds:
             raise InputError(f"{len(stages)} stages of {self.stage_seconds} s do not fit into {self.seconds} s a round")
         times = (self.seconds, self.stage_seconds, len(stages))
@@ -125,7 +121,6 @@ class Matrix(_Kind, frozen=True, tag="matrix"):
     volatile: Positive | None = None
 
     def model(self, seed: Seed, stages: Stages) -> Dropout:
-        """Read the file, and return the `Dropout` of a run under this model; `stages` as in `NoDropout.model`."""
         entries = read_matrix(Path(self.path), self.array)
         return TraceReplay(SlotTrace(entries.T if self.rows == "slots" else entries), seed, stages, self.volatile)
 

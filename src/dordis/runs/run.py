@@ -256,7 +256,8 @@ class Run:
     ) -> RunOutcome:
         """Run the remaining rounds, call `told` with each, and return the outcome; record and raise failures."""
         try:
-            for finished in self.rounds(watch, early=self._invites_early):
+            early = self.home.fidelity == DEPLOYED and self.job.app.evaluates_beside
+            for finished in self.rounds(watch, early=early):
                 told(finished)
         except BudgetExceeded as error:
             self.over_budget = error
@@ -267,11 +268,6 @@ class Run:
             self.close("interrupted")
             raise
         return self.close("rounds" if self.over_budget is None else "budget")
-
-    @property
-    def _invites_early(self) -> bool:
-        """Tell whether clients train while the server evaluates: in deployed runs, if the application allows it."""
-        return self.home.fidelity == DEPLOYED and self.job.app.evaluates_beside
 
     def close(self, stopped: str) -> RunOutcome:
         """Record and return the outcome of a run that ended for the reason `stopped`."""

@@ -21,7 +21,7 @@ from dordis import wire
 from dordis.config.schema import Simulation
 from dordis.dropout_models import NoDropout
 from dordis.errors import InputError
-from dordis.pipeline.executor import Exchange, Timeline, serialise_exchange
+from dordis.pipeline.executor import Timeline, serialise_exchange
 from dordis.pipeline.performance import PerformanceModel, Profile
 from dordis.protocol import ClientId, Resource
 from dordis.protocols.delivery import Dispatch
@@ -125,17 +125,12 @@ class Bench:
 
         return self.timed(dim, m, engine)
 
-    def real(
-        self, dim: int, m: int, slowed: Callable[[LocalExchange], Exchange] = lambda exchange: exchange
-    ) -> Timeline:
+    def real(self, dim: int, m: int) -> Timeline:
         """Run a round in real time; return the times of its steps.
 
-        Updates are zeros, with `dim` coordinates in `m` chunks.  `slowed` may wrap the exchange, for
-        instance to delay messages.
+        Updates are zeros, with `dim` coordinates in `m` chunks.
         """
-        return self.timed(
-            dim, m, lambda exchange, **options: RoundEngine(serialise_exchange(slowed(exchange)), **options)
-        )
+        return self.timed(dim, m, lambda exchange, **options: RoundEngine(serialise_exchange(exchange), **options))
 
     def timed(self, dim: int, m: int, engine: Callable[..., RoundEngine]) -> Timeline:
         """Run a round on an engine that `engine` constructs; return the times of its steps.

@@ -152,9 +152,8 @@ def serve_run(
         assert isinstance(home, NetworkPopulation)  # noqa: S101
         held.callback(home.close)
         home.listening = lambda port: console.print(f"listening at {settings.deployment.host}:{port}")
-        again = " ".join(
-            ("serve", *_quoted("--identity", options.identity, "--registry", options.registry, "--resume"))
-        )
+        files = "--identity", str(options.identity), "--registry", str(options.registry)
+        again = shlex.join(("serve", *files, "--resume"))
         held.enter_context(
             reload_at_hangup(home, settings, lambda: reading.read_config(source, preset, options.overrides))
         )
@@ -205,10 +204,6 @@ def start_alerts(command: str, identity: Path, under_way: "Run", held: ExitStack
     hook.start()
     held.callback(hook.stop)
     return hook
-
-
-def _quoted(*words: object) -> Iterator[str]:
-    return (shlex.quote(str(word)) for word in words)
 
 
 def stop_reason(error: BaseException) -> str:
