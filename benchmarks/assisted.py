@@ -18,11 +18,11 @@ from benchmarks.figure import Figure
 from benchmarks.rounds import best_of
 from benchmarks.rounds import check as check_noise
 from benchmarks.server_process import peak_mb
-from dordis import protocol_driver as drive
 from dordis import wire
 from dordis.crypto import signature
+from dordis.pipeline import executor as drive
+from dordis.pipeline.executor import Exchange
 from dordis.protocol import ClientId, Message, OpenCall, Replies, Requests, Role
-from dordis.protocol_driver import Exchange
 from dordis.protocols.assisted import ASSISTED, AssistedClient, AssistedHelper, AssistedServer, checks
 from dordis.protocols.assisted.messages import Header, Introduce, SendContribution
 from dordis.protocols.assisted.parameters import AssistedParameters, Options, agree_with_helpers

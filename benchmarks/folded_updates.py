@@ -8,8 +8,8 @@ from time import thread_time
 import numpy as np
 
 from benchmarks.timing import best
-from dordis import protocol_driver as drive
 from dordis.kernels.ring import packed_size
+from dordis.pipeline import executor as drive
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.encoding import SEED_BYTES
 from dordis.privacy.projection import AUTO, OFF

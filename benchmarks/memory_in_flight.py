@@ -7,12 +7,11 @@ from functools import cached_property, partial
 import numpy as np
 
 from benchmarks.server_process import peak_mb
-from dordis.pipeline.executor import serialise_exchange
+from dordis.pipeline.executor import Exchange, serialise_exchange
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.setting import Setting
 from dordis.privacy.strategies import XNoise
 from dordis.protocol import ClientId, Message, requests_in
-from dordis.protocol_driver import Exchange
 from dordis.protocols import delivery
 from dordis.protocols.parameters import SEMI_HONEST, Parameters
 from dordis.protocols.secagg import SECAGG

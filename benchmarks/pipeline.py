@@ -20,11 +20,10 @@ from benchmarks.cold_start import call_kernels
 from benchmarks.figure import Figure
 from benchmarks.memory_in_flight import InFlight
 from dordis.config.schema import Config, Federation
-from dordis.pipeline.executor import Timeline
+from dordis.pipeline.executor import AsyncExchange, Timeline
 from dordis.pipeline.performance import Profile
 from dordis.pipeline.planner import MOST_CHUNKS, plan_chunks, schedule_stages
 from dordis.protocol import ClientId, Message, Replies, Requests, Resource
-from dordis.protocol_driver import AsyncExchange
 from dordis.rounds.engine import RoundEngine
 from dordis.simulation.exchange import LocalExchange
 from dordis.simulation.profiling import Bench, Hardware

@@ -22,7 +22,7 @@ from dordis.privacy.strategies import XNoise
 from dordis.protocol import ClientId
 from dordis.protocols.secagg import SECAGG, SECAGG_PLUS
 from dordis.protocols.summing import SummingProtocol
-from dordis.protocols.vector_backend import LocalVectors
+from dordis.protocols.vector_backend import Vectors
 from dordis.rounds.engine import RoundRunner
 from dordis.runs.coordinator import FinishedRound
 from dordis.runs.plan import RoundPlan
@@ -174,7 +174,7 @@ def speedups(dim: int, count: int) -> tuple[float, float]:
 
     stream, total = DEFAULT.prg.Stream, np.zeros(dim, np.uint32)
     streams = [stream.from_bytes(i.to_bytes(DEFAULT.prg.STREAM_BYTES, "big")) for i in range(MASKS)]
-    spread, here = RayVectors(Workers([], [])), LocalVectors()
+    spread, here = RayVectors(Workers([], [])), Vectors()
     clock = ratio(
         lambda: here.add_masks(DEFAULT, total, streams, [], 20),
         lambda: spread.add_masks(DEFAULT, total, streams, [], 20),

@@ -10,11 +10,11 @@ from time import thread_time
 import numpy as np
 
 from benchmarks.server_process import peak_mb
-from dordis import protocol_driver as drive
 from dordis.crypto import signature
+from dordis.pipeline import executor as drive
+from dordis.pipeline.executor import Exchange
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import ClientId, Message
-from dordis.protocol_driver import Exchange
 from dordis.protocols.cohort import agree_on
 from dordis.protocols.distributed_noise import ChunkOutput, NoisyInput, PrivateServer
 from dordis.protocols.parameters import RUN_BYTES, SEMI_HONEST, Parameters

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from dordis import wire
+from dordis.pipeline.executor import Exchange
 from dordis.protocol import ClientId, Message, Requests, reply_to
-from dordis.protocol_driver import Exchange
 
 Serve = Callable[[Exchange], Callable[[], None]]
 """Runs a round by an exchange; returns what then makes sure that it did what is measured.  It is sent to a process."""

@@ -13,13 +13,13 @@ import numpy as np
 from scipy.optimize import nnls
 
 from dordis.kernels.ring import Vector
+from dordis.pipeline.executor import advance
 from dordis.pipeline.planner import step_name
 from dordis.privacy import scaling
 from dordis.privacy.encoding import SEED_BYTES, Grid, chunk_ends
 from dordis.privacy.mechanisms.distributed import DSkellam
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import ClientId, Message, Step
-from dordis.protocol_driver import advance
 from dordis.protocols.cohort import CohortParameters, agree_on
 from dordis.protocols.delivery import DeliveryClient, Dispatch, Store
 from dordis.protocols.distributed_noise import NoisyInput

@@ -17,10 +17,10 @@ from statistics import mean
 import numpy as np
 from rich.table import Table
 
-from dordis import protocol_driver as drive
 from dordis.crypto.suite import DEFAULT
 from dordis.errors import InputError
 from dordis.kernels.ring import packed_size
+from dordis.pipeline import executor as drive
 from dordis.privacy.scaling import block_size, padded_length
 from dordis.privacy.skellam_noise import GRID
 from dordis.privacy.xnoise_components import Scheme

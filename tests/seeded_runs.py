@@ -24,8 +24,8 @@ from dordis import wire
 from dordis.config.reading import read_config
 from dordis.errors import DordisError
 from dordis.ledger.ledger import Ledger
+from dordis.pipeline.executor import Exchange
 from dordis.protocol import ClientId, Message, Requests
-from dordis.protocol_driver import Exchange
 from dordis.records.run_records import LEDGER, METRICS, RECEIPTS, ROUNDS, RunRecords, timestamp
 from dordis.rounds.engine import RoundRunner
 from dordis.runs.run import Run, manifest_of

@@ -34,7 +34,7 @@ def test_every_file_of_a_folder_is_in_its_readme(folder):
 
 
 def test_examples_of_code_of_ones_own_have_commands():
-    assert {folder for folder, _ in COMMANDS} == {"own_application", "own_mechanism", "own_model"}
+    assert {folder for folder, _ in COMMANDS} == {"own_application", "own_mechanism", "own_model", "private_centre"}
 
 
 @pytest.mark.slow

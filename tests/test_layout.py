@@ -19,7 +19,6 @@ ELSEWHERE = {
     "integrations/flower/pins.py": "integrations/flower/test_attacks.py",
     "integrations/flower/population.py": "integrations/flower/test_attacks.py",
     "integrations/flower/state.py": "integrations/flower/test_attacks.py",
-    "kernels/ready.py": "kernels/test_compiler.py",
     "kernels/table_sampling.py": "privacy/test_skellam_table.py",
     "kernels/vector_instructions.py": "privacy/test_skellam_noise.py",
     "ledger/client_spending.py": "ledger/test_ledger.py",

@@ -44,12 +44,11 @@ class Dropout(Protocol):
     """A rule that says which clients are available for a round, and which of them drop out of it."""
 
     def available(self, index: int, clients: Collection[ClientId]) -> frozenset[ClientId]:
-        """Return the clients that can be selected for a round."""
-        ...
+        """Return the clients that can be selected for a round; by default, all."""
+        return frozenset(clients)
 
     def leaving(self, index: int, clients: Collection[ClientId]) -> dict[ClientId, str]:
         """Return those of `clients` that drop out of a round, each with the first request that it does not answer."""
-        ...
 
 
 class _Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
@@ -60,7 +59,6 @@ class NoDropout(_Kind, frozen=True, tag="none"):
     """All clients are available, and none drops out."""
 
     def model(self, seed: Seed, stages: Stages) -> Dropout:
-        """Return the `Dropout` of a run under this model; `stages` are the requests of the run's protocol."""
         return RateDropout(seed, 0.0, stages)
 
 
@@ -74,7 +72,6 @@ class Rate(_Kind, frozen=True, tag="rate"):
     stages: tuple[str, ...] = ()
 
     def model(self, seed: Seed, stages: Stages) -> Dropout:
-        """Return the `Dropout` of a run under this model; `stages` are the requests of the run's protocol."""
         check_stages(self.stages or stages, stages)
         return RateDropout(seed, self.rate, self.stages or stages)
 
@@ -85,7 +82,6 @@ class StageRates(_Kind, frozen=True, tag="stages"):
     rates: dict[str, Chance]
 
     def model(self, seed: Seed, stages: Stages) -> Dropout:
-        """Return the `Dropout` of a run under this model; `stages` are the requests of the run's protocol."""
         check_stages(tuple(self.rates), stages)
         return StageDropout(seed, self.rates, (*EARLY, *stages))
 
@@ -105,7 +101,6 @@ class FedScale(_Kind, frozen=True, tag="fedscale"):
     volatile: Positive | None = None
 
     def model(self, seed: Seed, stages: Stages) -> Dropout:
-        """Read the file, and return the `Dropout` of a run under this model; `stages` as in `NoDropout.model`."""
         if not 0 < self.stage_seconds * len(stages) <= self.seconds:
             raise InputError(f"{len(stages)} stages of {self.stage_seconds} s do not fit into {self.seconds} s a round")
         times = (self.seconds, self.stage_seconds, len(stages))
@@ -126,7 +121,6 @@ class Matrix(_Kind, frozen=True, tag="matrix"):
     volatile: Positive | None = None
 
     def model(self, seed: Seed, stages: Stages) -> Dropout:
-        """Read the file, and return the `Dropout` of a run under this model; `stages` as in `NoDropout.model`."""
         entries = read_matrix(Path(self.path), self.array)
         return TraceReplay(SlotTrace(entries.T if self.rows == "slots" else entries), seed, stages, self.volatile)
 
@@ -135,7 +129,7 @@ DropoutModel = NoDropout | Rate | StageRates | FedScale | Matrix
 
 
 @dataclass(frozen=True)
-class RateDropout:
+class RateDropout(Dropout):
     """A fixed fraction of the selected clients leaves, at random stages."""
 
     seed: Seed
@@ -144,10 +138,6 @@ class RateDropout:
 
     def __post_init__(self) -> None:
         check_rate(self.rate)
-
-    def available(self, index: int, clients: Collection[ClientId]) -> frozenset[ClientId]:
-        """Return all clients."""
-        return frozenset(clients)
 
     def leaving(self, index: int, clients: Collection[ClientId]) -> dict[ClientId, str]:
         """Return floor(rate n) random clients, each with a random stage."""
@@ -159,7 +149,7 @@ class RateDropout:
 
 
 @dataclass(frozen=True)
-class StageDropout:
+class StageDropout(Dropout):
     """Every client leaves independently of the others, at each stage with the rate of that stage."""
 
     seed: Seed
@@ -169,10 +159,6 @@ class StageDropout:
     def __post_init__(self) -> None:
         for rate in self.rates.values():
             check_rate(rate)
-
-    def available(self, index: int, clients: Collection[ClientId]) -> frozenset[ClientId]:
-        """Return all clients."""
-        return frozenset(clients)
 
     def leaving(self, index: int, clients: Collection[ClientId]) -> dict[ClientId, str]:
         """Return the clients that leave, each with the first stage at which its random number is below the rate."""
@@ -297,7 +283,7 @@ def check_behaviour(path: Path, name: str, device: Behaviour) -> None:
 
 
 @dataclass(frozen=True)
-class TraceReplay:
+class TraceReplay(Dropout):
     """Every client behaves like one device of a trace; the seed decides which device a client has.
 
     If there are more clients than devices, several clients have the same device.  With `volatile` = v only those v

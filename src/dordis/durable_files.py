@@ -17,6 +17,15 @@ LOCK = ".lock"
 """Name of the file by which `lock_directory` locks a directory; it contains the id of the locking process."""
 
 
+@contextmanager
+def explain_os_errors(action: str) -> Iterator[None]:
+    """Raise InputError in place of an OSError: that an `action`, such as "read the file x", is impossible, and why."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot {action}: {error.strerror or error}") from None
+
+
 def write_new(path: Path, data: bytes) -> None:
     """Write a new private file in one step; raise `FileExistsError` if `path` exists."""
     with _draft(path, data, PRIVATE) as draft:
@@ -110,10 +119,8 @@ def repair_lines(path: Path, last: bytes) -> None:
 
 def lock_directory(path: Path) -> int:
     """Lock a directory until the returned descriptor is closed; raise InputError if another process holds the lock."""
-    try:
+    with explain_os_errors(f"write to the run at {path}"):
         descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
-    except OSError as error:
-        raise InputError(f"cannot write to the run at {path}: {error.strerror}") from None
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

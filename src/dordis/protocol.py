@@ -2,7 +2,7 @@
 
 A protocol is two state machines.  The server is a sequence of steps, each a generator that yields requests and is sent
 the replies, or a computation.  The client is a table of the requests that it answers, in order.  Neither machine waits,
-reads a clock or uses a network: the drivers in `dordis.protocol_driver` do.
+reads a clock or uses a network: the drivers in `dordis.pipeline.executor` do.
 """
 
 import hashlib
@@ -184,7 +184,6 @@ class Party(Protocol):
 
     def handle(self, request: Message) -> Message:
         """Return the reply to a request; raise if the request is refused."""
-        ...
 
 
 class Journal(Protocol):
@@ -220,7 +219,7 @@ def check_same_request(key: str, claimed: bytes, digest: bytes) -> None:
         raise UnexpectedRequest(f"another request was answered at {key} before")
 
 
-class MemoryJournal:
+class MemoryJournal(Journal):
     """A journal that lasts as long as the process: for simulations and tests."""
 
     def __init__(self) -> None:
@@ -228,7 +227,6 @@ class MemoryJournal:
         self._closed = False
 
     def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> bytes:
-        """Return the reply stored under the key; if none is stored, store first what `respond` returns."""
         if self._closed:
             raise Aborted("this client has left the round")
         if key not in self._claims:
@@ -238,21 +236,18 @@ class MemoryJournal:
         return reply
 
     def since(self, claims: int) -> Sequence[bytes]:
-        """Return, in order, the state changes stored with each answered request after the first `claims`."""
         return [changes for _, changes, _ in islice(self._claims.values(), claims, None)]
 
     def note(self, event: msgspec.Struct) -> None:
         """Store nothing: no client is restored from the memory of an ended process."""
 
     def events(self, kind: Any) -> Sequence[Any]:
-        """Return no events: none are stored."""
         return ()
 
     def release(self) -> None:
         """Do nothing: no other process can read this memory."""
 
     def close(self) -> None:
-        """Refuse all later requests and forget the stored state."""
         self._closed = True
         self._claims.clear()
 
@@ -336,18 +331,15 @@ class ProtocolClient(ABC, Generic[State]):
 
         Any other request raises, and makes this client leave the round.
         """
-        answered = False
         try:
             if self.state.aborted:
                 raise Aborted("this client has left the round")
             for changes in self._journal.since(self.state.answered):  # answers given before a restart
                 _change(self.state, changes)
-            reply = self._answer(request)
-            answered = True
-            return reply
-        finally:
-            if not answered:
-                self.close()
+            return self._answer(request)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Leave the round, finished or not: erase this client's secrets and refuse all later requests."""

@@ -11,10 +11,10 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from dordis import protocol_driver as drive
 from dordis import wire
 from dordis.crypto import signature
 from dordis.owner.policy import Owner
+from dordis.pipeline import executor as drive
 from dordis.privacy.xnoise_components import removal_context
 from dordis.protocol import ClientId, Journal, MemoryJournal, Message, Party, Requests, reply_to
 from dordis.protocols.distributed_noise import ChunkOutput, PrivateServer

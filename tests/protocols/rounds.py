@@ -7,10 +7,10 @@ from functools import cache
 
 import numpy as np
 
-from dordis import protocol_driver as drive
 from dordis.crypto import signature
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import DordisError
+from dordis.pipeline import executor as drive
 from dordis.privacy.encoding import chunk_ends
 from dordis.privacy.mechanisms.distributed import DSkellam
 from dordis.protocols import cohort, plaintext

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dordis import protocol_driver as drive
+from dordis.pipeline import executor as drive
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import ClientId
 from dordis.protocols.distributed_noise import NoisyInput, PrivateServer

@@ -4,9 +4,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from dordis import protocol_driver as drive
 from dordis.errors import ParametersRefused
 from dordis.ledger.ledger import Budget, Charge
+from dordis.pipeline import executor as drive
 from dordis.privacy.accounting import ParticipationSchedule, SkellamSum
 from dordis.privacy.clipping import Quantile, next_bound
 from dordis.privacy.planning import plan

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from dordis import protocol_driver as drive
 from dordis.errors import Aborted, InputError, ParametersRefused, ProtocolError, UnexpectedRequest
 from dordis.kernels.ring import pack
+from dordis.pipeline import executor as drive
 from dordis.privacy.encoding import Grid
 from dordis.privacy.mechanisms.baselines import CentralGaussian, NoMechanism
 from dordis.protocol import Resource, reply_to

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from dordis import protocol_driver as drive
 from dordis.errors import InputError, ParametersRefused
+from dordis.pipeline import executor as drive
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.encoding import Grid, centre
 from dordis.privacy.mechanisms.baselines import NoMechanism

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dordis import protocol_driver as drive
 from dordis.errors import (
     Aborted,
     ParametersRefused,
@@ -19,6 +18,7 @@ from dordis.errors import (
     TooManyDropouts,
     UnexpectedRequest,
 )
+from dordis.pipeline import executor as drive
 from dordis.privacy.skellam_noise import noise
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols import summing_protocol

@@ -6,9 +6,9 @@ The table of summing protocols: short names, names of third parties, and refused
 import msgspec
 import pytest
 
-from dordis import protocol_driver as drive
 from dordis.crypto.sharing import SHARE_BYTES
 from dordis.errors import InputError
+from dordis.pipeline import executor as drive
 from dordis.protocols import SUMMING, summing_protocol
 from dordis.protocols.secagg.messages import (
     AdvertiseKeys,

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dordis.crypto.suite import RoundSize, security_bits
 from dordis.privacy.accounting import ParticipationSchedule
-from dordis.protocols.concrete_bounds import RoundSize, security_bits
 from dordis.records.manifest import DEPLOYED
 from dordis.report.facts import Level, RunFacts, find_alerts, read_facts
 from dordis.report.statement import Statement, write_statement

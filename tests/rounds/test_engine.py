@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dordis import protocol_driver as drive
 from dordis import wire
 from dordis.crypto.suite import DEFAULT
 from dordis.errors import BudgetExceeded, InputError, TooManyDropouts, UnusableUpdate
+from dordis.pipeline import executor as drive
 from dordis.privacy.encoding import Grid
 from dordis.privacy.mechanisms.baselines import CentralGaussian, NoMechanism
 from dordis.protocol import Resource

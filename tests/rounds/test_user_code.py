@@ -14,8 +14,8 @@ from dordis.rounds.user_code import (
     LEAST_WINDOW,
     NOT_ENCODED,
     WINDOW_PER_COORDINATE,
-    StopOnFailure,
     TimedTraining,
+    UserCode,
     ZeroOnFailure,
     contain,
     prepare,
@@ -41,7 +41,7 @@ def fail(error):
 
 
 def test_in_a_simulation_a_failure_is_raised():
-    code = StopOnFailure()
+    code = UserCode()
     for run in (code.train, code.call, code.ask, code.notify, lambda what, work: code.encode(what, work, 3)):
         with pytest.raises(ZeroDivisionError):
             run("training", fail(ZeroDivisionError()))
@@ -107,7 +107,7 @@ def test_an_update_that_is_no_array_of_numbers_is_refused(update, words):
 
 def test_an_exception_of_the_application_keeps_its_kind_and_names_the_training():
     with pytest.raises(TypeError, match="a bug") as caught:
-        StopOnFailure().train("the training of client 4 in round 1", fail(TypeError("a bug")))
+        UserCode().train("the training of client 4 in round 1", fail(TypeError("a bug")))
     assert caught.value.__notes__ == ["This error ended the training of client 4 in round 1."]
     with pytest.raises(TypeError, match="a bug"):
         usable_update(fail(TypeError("a bug")), 3, "client 1")

@@ -4,8 +4,8 @@ from itertools import combinations, product
 
 import pytest
 
-from dordis import protocol_driver as drive
 from dordis.errors import InputError, RoundFailed, TooFewClients, Unrecoverable
+from dordis.pipeline import executor as drive
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols.cohort import agree_on
 from dordis.protocols.distributed_noise import PrivateServer

@@ -14,10 +14,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from dordis import protocol_driver as drive
 from dordis.errors import InputError, ParametersRefused
 from dordis.ledger.ledger import verify_ledger
 from dordis.ledger.round_charge import Charge
+from dordis.pipeline import executor as drive
 from dordis.privacy import accounting, scaling
 from dordis.privacy.accounting import SkellamSum
 from dordis.privacy.clipping import CLIPPING_BIT

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dordis import protocol_driver as drive
 from dordis import wire
 from dordis.crypto import signature
+from dordis.pipeline import executor as drive
 from dordis.privacy.encoding import Grid
 from dordis.privacy.mechanisms.distributed import DSkellam
 from dordis.privacy.scaling import sensitivity

@@ -41,7 +41,6 @@ class PooledServer(AppServer):
 
     @property
     def dim(self) -> int:
-        """Return the length of a client's vector."""
         return self._total.size
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
@@ -56,11 +55,9 @@ class PooledServer(AppServer):
         return mean
 
     def state(self) -> State:
-        """Return the summed updates of all rounds, and the number of updates summed in each coordinate."""
         return {"total": self._total.copy(), "count": self._count.copy()}
 
     def restore(self, state: State) -> None:
-        """Continue from a stored state."""
         self._total, self._count = state["total"].copy(), state["count"].copy()
 
 

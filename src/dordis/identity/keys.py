@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from dordis.crypto import signature, vrf
-from dordis.durable_files import write_new
+from dordis.durable_files import explain_os_errors, write_new
 from dordis.errors import InputError
 from dordis.identity import certificates
 from dordis.identity.certificates import CertifiedClient, Identity, TlsKey
@@ -116,7 +116,8 @@ def load_keys(path: Path) -> PrivateKeys:
     blocks = {match[1]: match[0] for match in _BLOCK.finditer(_read(path).decode("ascii", "replace"))}
     try:
         tls = serialization.load_pem_private_key(blocks[_TLS].encode(), password=None)
-        drawn = [_content(blocks[kind]) for kind in (_SIGNING, _VRF) if kind in blocks]
+        contents = (blocks[kind].splitlines()[1] for kind in (_SIGNING, _VRF) if kind in blocks)
+        drawn = [base64.b64decode(content, validate=True) for content in contents]
         if not isinstance(tls, ec.EllipticCurvePrivateKey) or len(drawn) not in (0, 2):
             raise InputError(f"{path} is not a key file of dordis: make one with dordis keys request")
         return PrivateKeys(tls, Keys(*drawn) if drawn else None)
@@ -187,10 +188,8 @@ def check_key_file_name(path: Path) -> None:
 
 def check_private(path: Path) -> None:
     """Raise InputError if a key file is missing, or if others than its owner can read or write it."""
-    try:
+    with explain_os_errors(f"read the key file {path}"):
         mode = path.stat().st_mode
-    except OSError as error:
-        raise InputError(f"cannot read the key file {path}: {error.strerror}") from None
     if not stat.S_ISREG(mode):
         raise InputError(f"{path} is not a file: give the key file that dordis keys request made")
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
@@ -217,12 +216,6 @@ def _block(kind: str, content: bytes) -> bytes:
     return f"-----BEGIN {kind}-----\n{base64.b64encode(content).decode()}\n-----END {kind}-----\n".encode()
 
 
-def _content(block: str) -> bytes:
-    return base64.b64decode(block.splitlines()[1], validate=True)
-
-
 def _read(path: Path) -> bytes:
-    try:
+    with explain_os_errors(f"read {path}"):
         return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None

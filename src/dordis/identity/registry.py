@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from dordis.crypto import signature, vrf
-from dordis.durable_files import write_atomically
+from dordis.durable_files import explain_os_errors, write_atomically
 from dordis.errors import InputError, InvalidKey, LoginRefused
 from dordis.identity.certificates import CertifiedClient, Identity, TlsKey, fingerprint, subject_name, to_der
 from dordis.protocol import ClientId
@@ -261,11 +261,8 @@ class SignedRegistry:
     @classmethod
     def load(cls, path: Path, authority: x509.Certificate) -> "SignedRegistry":
         """Return the membership in a file; raise InputError if it cannot be read or this authority did not sign it."""
-        try:
-            with path.open("rb") as file:
-                return cls.from_bytes(file.read(LIMIT + 1), authority)
-        except OSError as error:
-            raise InputError(f"cannot read the registry {path}: {error.strerror}") from None
+        with explain_os_errors(f"read the registry {path}"), path.open("rb") as file:
+            return cls.from_bytes(file.read(LIMIT + 1), authority)
 
     def save(self, path: Path) -> None:
         """Write the file in one step: after a crash the file is the old or the new one."""

@@ -25,10 +25,10 @@ from dordis.errors import DordisError, InputError, MissingExtra, ProtocolError
 from dordis.kernels.ring import Packed, Vector
 from dordis.ledger.round_charge import OwnerCharge
 from dordis.owner.participation import Attendance
+from dordis.pipeline.executor import Exchange
 from dordis.privacy.skellam_noise import AddNoise
 from dordis.protocol import ClientId, Message, Replies, Requests
-from dordis.protocol_driver import Exchange
-from dordis.protocols.vector_backend import LocalAccumulator, Released
+from dordis.protocols.vector_backend import Accumulator, Released, Vectors
 from dordis.rounds.engine import Gathered, RoundEngine
 from dordis.rounds.invitation import Invitation
 from dordis.rounds.watch import MessageMeter, Watch, silent
@@ -74,7 +74,7 @@ class Worker:
     def __init__(self, home: SimulatedHome, selection: Selection, counted: Counted) -> None:
         self._clients = home.create_clients(b"", selection, counted)
         self._uploads: dict[tuple[int, ClientId], wire.Bulk] = {}
-        self._sums: dict[int, LocalAccumulator] = {}
+        self._sums: dict[int, Accumulator] = {}
 
     def answer(self, requests: Requests) -> Answers:
         """Return the replies of clients to requests, without the vectors of uploads, which stay in this process."""
@@ -100,7 +100,7 @@ class Worker:
 
     def add(self, sum: Sum, clients: Collection[ClientId]) -> None:
         """Add the stored uploads of these clients to a sum; malformed and missing uploads are left out."""
-        total = self._sums.setdefault(sum.number, LocalAccumulator(sum.dim, sum.bits))
+        total = self._sums.setdefault(sum.number, Accumulator(sum.dim, sum.bits))
         for u in clients:
             try:
                 total.add(u, self._uploads.pop((sum.chunk, u)))
@@ -109,7 +109,7 @@ class Worker:
 
     def total(self, sum: Sum) -> tuple[Vector, Collection[ClientId]]:
         """Return the sum of the uploads that were added in this process, and the clients whose uploads are in it."""
-        return self._sums.pop(sum.number, LocalAccumulator(sum.dim, sum.bits)).close()
+        return self._sums.pop(sum.number, Accumulator(sum.dim, sum.bits)).close()
 
     def willing(self, cap: int | None) -> list[ClientId]:
         """Return the clients of this process that have participations left."""
@@ -221,7 +221,7 @@ def split_requests(requests: Requests) -> Iterator[Requests]:
         yield part
 
 
-class RayAccumulator:
+class RayAccumulator(Accumulator):
     """A sum of uploads: each process computes a partial sum, which is lost if the process dies."""
 
     def __init__(self, workers: Workers, sum: Sum) -> None:
@@ -251,26 +251,24 @@ class RayAccumulator:
         return total, clients
 
 
-class RayVectors:
+class RayVectors(Vectors):
     """Computes on vectors in Ray tasks, each for one slice of a vector; there is one slice per processor."""
 
     def __init__(self, workers: Workers) -> None:
+        super().__init__()
         self._workers, self._numbers = workers, count()
         self._slices = max(1, int(ray.cluster_resources().get("CPU", 1)))
 
     def accumulator(self, chunk: int, dim: int, bits: int) -> RayAccumulator:
-        """Return an empty sum for the uploads of a chunk, which are vectors of `dim` coordinates modulo 2^bits."""
         return RayAccumulator(self._workers, Sum(next(self._numbers), chunk, dim, bits))
 
     def add_masks(
         self, suite: Suite, total: Vector, added: Sequence[Any], subtracted: Sequence[Any], bits: int
     ) -> None:
-        """Add the masks `added` to `total` and subtract the masks `subtracted`, in place, modulo 2^bits."""
         if added or subtracted:
             self._add(total, sum_masks, (suite, added, subtracted, bits))
 
     def remove_noise(self, total: Vector, released: Released, add: AddNoise) -> None:
-        """Subtract the noise of released seeds, which `add` expands, from `total` in place, modulo 2^32."""
         if released:
             self._add(total, negate_noise, (released, add))
 

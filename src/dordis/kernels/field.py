@@ -15,7 +15,6 @@ Elements = NDArray[np.uint32]
 
 _P = np.uint64(PRIME)
 _BITS = np.uint64(31)
-_ZERO = np.uint64(0)
 _ONE = np.uint64(1)
 
 # Columns of the right factor handled at a time: a tile of 500 rows then stays in the second-level cache.

@@ -19,7 +19,7 @@ from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 
-from dordis.durable_files import write_atomically
+from dordis.durable_files import explain_os_errors, write_atomically
 from dordis.errors import InputError, LedgerDamaged
 from dordis.identity.registry import Registry
 from dordis.ledger import verification
@@ -197,12 +197,10 @@ def open_data_ledger(path: str | Path, delta: float, budget: float | None) -> Le
     Raise InputError if a budget is given and the existing ledger has another one.
     """
     where = Path(path)
-    try:
+    with explain_os_errors(f"keep a ledger at {where}"):
         if not where.exists():
             return Ledger.create(where, secrets.token_bytes(RUN_BYTES), Budget(budget, delta))
         ledger = Ledger.open(where)
-    except OSError as error:
-        raise InputError(f"cannot keep a ledger at {where}: {error.strerror}") from None
     if budget not in (None, ledger.summary().budget):
         raise InputError(f"the ledger {where} has another budget, which cannot be changed: give no budget")
     return ledger

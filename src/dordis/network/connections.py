@@ -14,6 +14,7 @@ from functools import partial
 
 from aiohttp import web
 
+from dordis.durable_files import explain_os_errors
 from dordis.errors import InputError
 from dordis.network.authentication import explain_tls_error
 from dordis.network.sessions import ACCEPTED, metered_tls
@@ -51,10 +52,11 @@ READ_BUFFER = 1 << 16
 def open_listener(host: str, port: int) -> socket.socket:
     """Return a listening socket, at `::` also for IPv4; raise InputError if nobody can listen at the address."""
     try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address[:2], family=family, backlog=BACKLOG, dualstack_ipv6=address[0] == "::")
-    except (OSError, ValueError) as error:  # ValueError without IPv6
-        raise InputError(f"cannot listen at {host}:{port}: {getattr(error, 'strerror', error)}") from None
+        with explain_os_errors(f"listen at {host}:{port}"):
+            family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+            return socket.create_server(address[:2], family=family, backlog=BACKLOG, dualstack_ipv6=address[0] == "::")
+    except ValueError as error:  # this machine has no IPv6
+        raise InputError(f"cannot listen at {host}:{port}: {error}") from None
 
 
 class SilentSockets:

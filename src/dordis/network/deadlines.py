@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dordis import protocol_driver as drive
 from dordis.config.schema import Deadlines
+from dordis.pipeline import executor as drive
 from dordis.privacy.encoding import Grid
 from dordis.privacy.mechanisms.distributed import DSkellam
 from dordis.privacy.scaling import sensitivity

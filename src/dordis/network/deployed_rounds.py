@@ -27,7 +27,7 @@ from dordis.network.server_transfers import SumDocument
 from dordis.network.visits import PublishedRound, VisitEndpoint, largest_contribution
 from dordis.protocol import ClientId, Message, OpenCall, Replies, Requests
 from dordis.protocols.parameters import Parameters
-from dordis.protocols.vector_backend import LocalVectors
+from dordis.protocols.vector_backend import Vectors
 from dordis.records.server_status import ConnectedClients, read_connected, write_connected
 from dordis.rounds.arrivals import ArrivalStore
 from dordis.rounds.engine import (
@@ -148,7 +148,7 @@ class NetworkRounds:
             suite=job.suite,
             meter=server.exchange,
             run=server.perform,
-            vectors=LocalVectors(job.config.performance.cores),
+            vectors=Vectors(job.config.performance.cores),
         )
 
     def available(self, index: int) -> Collection[ClientId]:
@@ -244,7 +244,7 @@ class OpenRounds:
             suite=job.suite,
             meter=server.exchange,
             run=server.perform,
-            vectors=LocalVectors(job.config.performance.cores),
+            vectors=Vectors(job.config.performance.cores),
             helpers=job.protocol.helper_ids,
             arrivals=arrivals,
             close_at=self._closing.clients,

@@ -26,6 +26,7 @@ from dordis.durable_files import (
     write_new,
 )
 from dordis.errors import InputError, ParametersRefused
+from dordis.protocols.assisted.helper import HelperStore
 from dordis.protocols.assisted.messages import OpenBoxes
 
 COUNT = ".count"
@@ -36,7 +37,7 @@ _EPOCH, _SEPARATOR, _LENGTH = "epoch/", ".", 8
 DAY = timedelta(days=1)
 
 
-class FileHelperStore:
+class FileHelperStore(HelperStore):
     """A `HelperStore` in files: values are on disk when a function returns, and erased values are zeros.
 
     The file `count`, outside the directory, states how many values were ever stored, and for each run the last epoch
@@ -75,7 +76,6 @@ class FileHelperStore:
         return f"<FileHelperStore of {len(self._values)} values>"
 
     def get(self, key: str) -> bytes | None:
-        """Return a stored value; empty if it was erased, None if none was ever stored."""
         return self._values.get(key)
 
     def claim(self, key: str, value: bytes) -> bytes:
@@ -99,7 +99,6 @@ class FileHelperStore:
         self._values[key] = b""
 
     def keys(self, prefix: str) -> list[str]:
-        """Return the keys with this prefix whose values are not erased."""
         return [key for key, value in self._values.items() if value and key.startswith(prefix)]
 
     def _path(self, key: str) -> Path:

@@ -106,15 +106,12 @@ class FileModel(LastModel):
         self._path = path
 
     def get(self, digest: bytes) -> ModelBytes | None:
-        """Return the model with this digest from memory or the file; None if neither has it."""
         return super().get(digest) or self._read(digest)
 
     def last(self) -> ModelBytes | None:
-        """Return the last model, from memory or else the file; None if there is none."""
         return super().last() or self._read()
 
     def keep(self, model: ModelBytes) -> None:
-        """Store a model in place of the model before."""
         if super().get(model.digest) is None:
             write_atomically(self._path, model.dtype.encode() + b"\n" + model.data)
         super().keep(model)

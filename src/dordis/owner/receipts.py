@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from dordis.durable_files import PRIVATE, AppendOnlyFile
+from dordis.durable_files import PRIVATE, AppendOnlyFile, explain_os_errors
 from dordis.errors import HistoryContradicted, InputError
 from dordis.ledger.receipt import FIRST, Receipt
 from dordis.ledger.verification import verify_receipt
@@ -164,10 +164,8 @@ def read_kept(path: Path) -> KeptRun:
 
 def _complete_lines(path: Path) -> bytes:
     """Return the lines of a file; an incomplete last line is left out."""
-    try:
+    with explain_os_errors(f"read the kept receipts {path}"):
         data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read the kept receipts {path}: {error.strerror}") from None
     return data[: data.rfind(b"\n") + 1]
 
 

@@ -1,1 +1,1 @@
-"""Pipelined rounds: chunks overlap on clients, network and server.  Stages, performance model, planner, executor."""
+"""Drivers of rounds, also pipelined: chunks overlap on clients, network and server.  Performance model and planner."""

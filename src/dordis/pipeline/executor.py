@@ -1,9 +1,8 @@
-"""Pipelined execution of a round: the set-up runs first, then all chunks.
+"""Drivers of protocols: they run a server's steps, one after the other or pipelined; an exchange carries the messages.
 
-A stage of a chunk starts as soon as its predecessors have ended (`pipeline.planner.predecessors`).
-
-With one chunk nothing overlaps.  The caller's `compute` runs the computations of the server: in threads, or, to
-simulate a deployment, on a virtual clock.
+Pipelined, the set-up runs first, then all chunks.  A stage of a chunk starts as soon as its predecessors have ended
+(`pipeline.planner.predecessors`).  With one chunk nothing overlaps.  The caller's `compute` runs the computations of
+the server: in threads, or, to simulate a deployment, on a virtual clock.
 """
 
 import asyncio
@@ -16,12 +15,63 @@ import msgspec
 
 from dordis.errors import InputError
 from dordis.pipeline.planner import Stage, group_stages, predecessors, step_name
-from dordis.protocol import SETUP, ClientId, Message, OpenCall, Replies, Requests, Resource, Role, Step
-from dordis.protocol_driver import AsyncExchange, Exchange, begin, resume
+from dordis.protocol import (
+    SETUP,
+    ClientId,
+    Flow,
+    Message,
+    OpenCall,
+    ProtocolServer,
+    Replies,
+    Requests,
+    Resource,
+    Role,
+    Step,
+)
 
 Result = TypeVar("Result")
+Output = TypeVar("Output")
+
+Exchange = Callable[[Requests], Replies]
+"""Delivers requests, and returns an iterator of the replies that came in time."""
+AsyncExchange = Callable[[Requests], Awaitable[Replies]]
 Compute = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Runs a computation of the server, for example in a thread, and returns its result."""
+
+
+def run(server: ProtocolServer[Output], exchange: Exchange) -> Output:
+    """Run all steps of a server and return its output."""
+    advance(server.workflow, exchange)
+    return server.output()
+
+
+def advance(steps: Iterable[Step], exchange: Exchange) -> None:
+    """Run steps one after the other; `exchange` carries their requests and replies."""
+    for step in steps:
+        flow = step.run()
+        requests = begin(flow)
+        while flow is not None and requests is not None:
+            requests = resume(flow, exchange(requests))
+
+
+def begin(flow: Flow | None) -> Requests | None:
+    """Start the flow of a step, its generator, and return its first requests; None if the step sends no requests."""
+    return None if flow is None else next(flow, None)
+
+
+def resume(flow: Flow, replies: Replies) -> Requests | None:
+    """Send the replies to the flow; return its next requests, or None at its end.
+
+    Some exchanges send a request only when its reply is read.  Therefore replies that the flow leaves unread are read
+    here, so that every client gets its request.
+    """
+    try:
+        requests = flow.send(replies)
+    except StopIteration:
+        requests = None
+    for _ in replies:
+        pass
+    return requests
 
 
 class Span(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ noise for the cost of one round, and `account` the epsilon of given noise.
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -168,21 +168,13 @@ def plan_for_cost(setting: Setting, allowance: float) -> Plan:
 
 
 def _record_plan(setting: Setting, sampled: RecordSampling, allowance: float) -> Plan:
-    """Return the plan with records as the unit of privacy.
-
-    The first scale that is tried makes rounding errors negligible.  If the sampler cannot draw the noise that a scale
-    needs, the scale is halved.
-    """
-    largest = setting.ring(MOST_BITS).largest
-    wanted, part = fine_scaled_clip(setting.padded), allowance * (1 - setting.share)
-    while True:
-        length, shift = scale_for(wanted, setting.block)
-        scaled_clip = math.sqrt(setting.block) * length * 2.0**-shift
+    """Return the plan with records as the unit of privacy, at the first scale whose noise the sampler can draw."""
+    largest, part = setting.ring(MOST_BITS).largest, allowance * (1 - setting.share)
+    for scaled_clip in _halved_scales(setting):
         squared = record_sensitivity(scaled_clip, setting.padded)
         variance = round_up_variance(Fraction(squared) / Fraction(part) + _HALF)
-        if variance <= largest or wanted < 1:
+        if variance <= largest:
             break
-        wanted /= 2
     batch = setting.clients * sampled.batch
     least = _record_bits(setting, sampled, scaled_clip, float(setting.kappa * variance))
     bits = max(1, least) if setting.bits is None else setting.bits
@@ -205,20 +197,23 @@ def _record_plan(setting: Setting, sampled: RecordSampling, allowance: float) ->
 def record_scale(setting: Setting, sampled: RecordSampling, variance: Callable[[float], float]) -> float:
     """Return s c, the scale times the clip bound, for sums of records that fit 32 bits together with their noise.
 
-    The first scale that is tried makes rounding errors negligible; it is halved until the sums fit.  `variance` returns
-    the variance of the noise in integer units for a given s c.  Raise InputError if no scale fits.
+    `variance` returns the variance of the noise in integer units for a given s c.  Raise InputError if no scale fits.
     """
-    wanted = fine_scaled_clip(setting.padded)
-    while True:
-        length, shift = scale_for(wanted, setting.block)
-        scaled_clip = math.sqrt(setting.block) * length * 2.0**-shift
+    for scaled_clip in _halved_scales(setting):
         least = _record_bits(setting, sampled, scaled_clip, variance(scaled_clip))
         if least <= MOST_BITS:
             return scaled_clip
-        if wanted < 1:
-            batch = setting.clients * sampled.batch
-            raise InputError(f"{MOST_BITS} bits do not hold sums of {batch:.0f} records and their noise: {least} do")
+    batch = setting.clients * sampled.batch
+    raise InputError(f"{MOST_BITS} bits do not hold sums of {batch:.0f} records and their noise: {least} do")
+
+
+def _halved_scales(setting: Setting) -> Iterator[float]:
+    """Yield scales times the clip bound: the first makes rounding errors negligible, each other is half the last."""
+    wanted = 2 * fine_scaled_clip(setting.padded)
+    while wanted >= 1:
         wanted /= 2
+        length, shift = scale_for(wanted, setting.block)
+        yield math.sqrt(setting.block) * length * 2.0**-shift
 
 
 def _record_bits(setting: Setting, sampled: RecordSampling, scaled_clip: float, variance: float) -> int:

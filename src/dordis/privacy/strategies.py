@@ -86,7 +86,6 @@ class XNoise(Strategy, frozen=True, tag="xnoise"):
 
     @property
     def division(self) -> Scheme:
-        """Return the configured scheme: `single` or `exact`."""
         return Scheme(self.scheme)
 
 
@@ -100,7 +99,6 @@ class Orig(Strategy, frozen=True, tag="orig"):
 
     @property
     def rule(self) -> Rule:
-        """Return the rule that counts spending and never stops the run."""
         return Rule.COUNT
 
 
@@ -130,21 +128,17 @@ class Conservative(Strategy, frozen=True, tag="conservative"):
 
     @property
     def rule(self) -> Rule:
-        """Return the rule: the budget stops the run unless it may be overspent."""
         return Rule.COUNT if self.overspend else Rule.STOP
 
     def describe(self, setting: Setting) -> str:
-        """Return the description of the strategy, with its behaviour at the budget."""
         stops = "the run ends before the round that would pass the budget"
         return self.description.format(rate=self.rate, ending="the run goes on" if self.overspend else stops)
 
     @property
     def division(self) -> Scheme:
-        """Return the scheme `conservative`: even shares that provide for a number of dropouts."""
         return Scheme.CONSERVATIVE
 
     def reserve(self, clients: int) -> int:
-        """Return the number of dropouts among `clients` clients at the configured rate, rounded down."""
         return math.floor(Fraction(str(self.rate)) * clients)
 
 
@@ -164,12 +158,10 @@ class Rebasing(Strategy, frozen=True, tag="rebasing"):
 
     @property
     def rule(self) -> Rule:
-        """Return the rule of strategies for which no epsilon is proved."""
         return Rule.NOTHING
 
     @property
     def division(self) -> Scheme:
-        """Return the default scheme of `xnoise`, `single`."""
         return Scheme.SINGLE
 
     def costs(self, grid: Grid, survivors: int) -> dict[str, float]:
@@ -205,7 +197,6 @@ class NoNoise(Strategy, frozen=True, tag="none"):
 
     @property
     def rule(self) -> Rule:
-        """Return the rule of strategies for which no epsilon is proved."""
         return Rule.NOTHING
 
 

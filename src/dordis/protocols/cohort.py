@@ -44,7 +44,6 @@ class CohortParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
     @cached_property
     def clients(self) -> tuple[ClientId, ...]:
-        """Return U, the clients of the round, sorted by id."""
         return tuple(ClientId(i) for i in unpack_words(self.members))
 
     @cached_property
@@ -54,17 +53,14 @@ class CohortParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
     @property
     def cohort(self) -> int:
-        """Return the number of clients in U."""
         return len(self.clients)
 
     @property
     def quorum_fraction(self) -> Fraction:
-        """Return the quorum as a fraction of the number of clients in U."""
         return Fraction(self.quorum, len(self.clients))
 
     @property
     def is_sparse(self) -> bool:
-        """Tell whether the graph is sparse, as in SecAgg+."""
         return self.degree > 0
 
     @cached_property
@@ -100,12 +96,10 @@ class CohortParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
     @property
     def own_sizes(self) -> tuple[tuple[str, int, int], ...]:
-        """Return name, size and ceiling for the lists of clients and of neighbours."""
         clients = ("clients", len(self.members) // WORD, MOST_CLIENTS)
         return clients, ("neighbours for a client", self.degree, MOST_DEGREE)
 
     def check_own(self) -> None:
-        """Raise ParametersRefused if U, the quorum or the graph is invalid."""
         check_members(self)
         check_thresholds(self)
 
@@ -120,8 +114,6 @@ class CohortState(SummingState):
     """The state of a client of a protocol with a fixed list of clients, U."""
 
     parameters: CohortParameters | None = None
-
-    __repr__ = SummingState.__repr__
 
 
 def agree_with_cohort(common: Parameters, roster: Roster) -> CohortParameters:

@@ -65,11 +65,9 @@ class DeliveryServer(ProtocolServer[tuple[ClientId, ...]]):
 
     @property
     def workflow(self) -> Sequence[Step]:
-        """Return the steps in order."""
         return Step(self.dispatch, Resource.DOWNLINK), Step(self.store, Resource.CLIENT)
 
     def output(self) -> tuple[ClientId, ...]:
-        """Return the clients that stored the chunk."""
         return self.stored
 
     def dispatch(self) -> Flow:
@@ -111,17 +109,14 @@ class DeliveryClient(ProtocolClient[ClientState]):
 
     @property
     def setup(self) -> Sequence[On[Any]]:
-        """Return nothing: there is no set-up."""
         return ()
 
     @property
     def routine(self) -> Sequence[On[Any]]:
-        """Return the two requests of every chunk."""
         return On(Dispatch, self.receive), On(Store, self.store)
 
     @property
     def chunks(self) -> int:
-        """Return the number of chunks, m."""
         return len(self._private.parameters.chunks)
 
     @property

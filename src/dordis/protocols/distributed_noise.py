@@ -137,7 +137,6 @@ class PrivateChunk(ProtocolServer[ChunkOutput]):
 
     @property
     def workflow(self) -> Sequence[Step]:
-        """Return the steps of the summing protocol, then the step that removes noise."""
         return *self.summing.workflow, Step(self.remove_noise, Resource.SERVER)
 
     def remove_noise(self) -> Flow | None:

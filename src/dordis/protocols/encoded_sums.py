@@ -47,25 +47,21 @@ def encoding_of(
 ) -> Encoding:
     """Return the `Encoding` that a round's parameters state, from its mechanism and its further releases."""
     others = tuple(release for release in further if release.name != CLIPPING_BIT)
+    grid = mechanism.grid
+    folded = Projection(grid.dim, grid.buckets, mechanism.rounding, mechanism.delivered_bits) if grid.buckets else UNSET
     return Encoding(
         mechanism=mechanism.name,
         clip=mechanism.clip,
         sensitivity=mechanism.sensitivity,
-        scale=mechanism.grid.scale,
-        block=mechanism.grid.block,
+        scale=grid.scale,
+        block=grid.block,
         rotation=rotation,
         bit=sum(release.scale for release in further if release.name == CLIPPING_BIT),
         noise=mechanism.noise or UNSET,
-        projection=projection_of(mechanism),
+        projection=folded,
         records=records,
         further=others or UNSET,
     )
-
-
-def projection_of(mechanism: Mechanism) -> Projection | UnsetType:
-    """Return the `Projection` that a round's parameters state; UNSET if the mechanism does not fold updates."""
-    grid = mechanism.grid
-    return Projection(grid.dim, grid.buckets, mechanism.rounding, mechanism.delivered_bits) if grid.buckets else UNSET
 
 
 def releases_of(parameters: Parameters) -> list[tuple[Sensitivity, range]]:

@@ -1,10 +1,10 @@
-"""Ceilings on the size of a round, in one table, so that a client refuses oversized messages at little cost.
+"""Ceilings on the size of a round, so that a client refuses oversized messages at little cost.
 
 A message that is too long is refused before it is read, a map with too many entries before its first entry is read, and
-parameters above a ceiling before anything is computed from them.  `docs/reference/ceilings.md` shows the table.
+parameters above a ceiling before anything is computed from them.  `docs/reference/ceilings.md` says why each is so.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from dordis.errors import ParametersRefused
 from dordis.privacy.xnoise_components import Scheme
@@ -30,62 +30,6 @@ LONGEST_INVITE = 1 << 12
 LONGEST_REPLAY = 1 << 15
 MOST_REPLAYS = 1 << 8
 FEW_PIECES, SMALLEST_PIECE = 1 << 8, 1 << 16
-
-
-class Ceiling(NamedTuple):
-    """One line of the table: a quantity, its largest value, and the reason."""
-
-    what: str
-    most: float
-    why: str
-
-
-CEILINGS = (
-    Ceiling("clients of a round, n", MOST_CLIENTS, "every client reads a proof and keys of every other client"),
-    Ceiling("chunks of a round, m", MOST_CHUNKS, "every chunk has keys and secrets of its own"),
-    Ceiling(
-        "different variances of the chunks",
-        MOST_VARIANCES,
-        "each variance needs a noise plan; each further release can have another variance",
-    ),
-    Ceiling(
-        "noise components of all variances",
-        MOST_COMPONENTS,
-        "each component has a noise table; `exact` has T + 1 components for each variance",
-    ),
-    Ceiling(
-        "places in all noise tables",
-        MOST_PLACES,
-        "a table has about 15.5 places per standard deviation; all tables take seconds to build and at most 300 MB",
-    ),
-    Ceiling(
-        "degree of the graph, k",
-        MOST_DEGREE,
-        "clients compute the secrecy of the graph exactly, on integers of k log n bits",
-    ),
-    Ceiling("coordinates, d, folded or not", LARGEST_DIM, "indices are 32 bits long"),
-    Ceiling("scale, its inverse, clip bound", LARGEST_FACTOR, "so that their squares do not overflow"),
-    Ceiling("magnitude of a model's numbers", LARGEST_WEIGHT, "the squared norm of a model is a 32-bit float"),
-    Ceiling("characters of a name", LONGEST_NAME, "names of mode, scheme, mechanism and the mechanism's noise"),
-    Ceiling(
-        "bytes of a hash", LONGEST_HASH, "hashes of model and noise tables, seed of the rotation, value of the beacon"
-    ),
-    Ceiling("bytes of a proof of selection", LONGEST_PROOF, "a VRF proof has 80"),
-    Ceiling("bytes of a signature", LONGEST_SIGNATURE, "an Ed25519 signature has 64"),
-    Ceiling("bytes of the parameters with all proofs", LONGEST_OPENING, "this bound follows from the ceilings above"),
-    Ceiling("bytes of an invitation", LONGEST_INVITE, "an invitation has the terms, and hashes of model and registry"),
-    Ceiling(
-        "missed sums that are replayed",
-        MOST_REPLAYS,
-        "the client decodes each sum; all together are shorter than the model",
-    ),
-    Ceiling("pieces of a model, beyond one for each 64 KiB", FEW_PIECES, "the client writes each piece to its journal"),
-    Ceiling(
-        "bytes of a missed sum's parameters",
-        LONGEST_REPLAY,
-        "the parameters list the chunks, and how many clients are in the sum of each",
-    ),
-)
 
 
 def check_ceilings(parameters: "Parameters") -> None:

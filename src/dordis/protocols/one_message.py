@@ -55,7 +55,6 @@ class HelperParameters(Parameters, frozen=True, dict=True, kw_only=True):
     helpers: dict[int, bytes]
 
     def check_own(self) -> None:
-        """Raise ParametersRefused if the round has no helpers, or a helper has no key of the right length."""
         if not self.helpers or any(len(key) != KEY_BYTES for key in self.helpers.values()):
             raise ParametersRefused(f"a round has helpers, each with a key of {KEY_BYTES} bytes")
 
@@ -135,8 +134,6 @@ class OneMessageState(SummingState):
     seeds: dict[int, bytes] = msgspec.field(default_factory=dict)
     private: dict[int, tuple[bytes, ...]] = msgspec.field(default_factory=dict)
 
-    __repr__ = SummingState.__repr__
-
 
 class OneMessageClient(SummingClient[OneMessageState]):
     """A client that answers one request, the opening of the round, with its contribution."""
@@ -152,7 +149,6 @@ class OneMessageClient(SummingClient[OneMessageState]):
 
     @property
     def setup(self) -> Sequence[On[Any]]:
-        """Return the one request that the client answers."""
         return (On(self.opening, self.begin),)
 
     def begin(self, request: Opening) -> BoxedContribution:
@@ -190,7 +186,6 @@ class ArrivalSetup(SummingSetup):
 
     @property
     def workflow(self) -> Sequence[Step]:
-        """Return the one step."""
         return (Step(self.take_contributions, Resource.NETWORK),)
 
     def take_contributions(self) -> Flow:

@@ -17,7 +17,7 @@ from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import ProtocolError
 from dordis.kernels.ring import Vector
 from dordis.privacy.encoding import Entropy
-from dordis.protocol import ClientId, ClientState, Flow, Journal, Message, On, Resource, Step
+from dordis.protocol import ClientId, Flow, Journal, Message, On, Resource, Step
 from dordis.protocols import parameters as rules
 from dordis.protocols.cohort import CohortOpening, CohortParameters, CohortState, agree_with_cohort, ensure_enough
 from dordis.protocols.escrow import IssuedSecrets, Releases, draw_secrets
@@ -84,8 +84,6 @@ class PlaintextState(CohortState):
 
     issued: dict[int, IssuedSecrets] = msgspec.field(default_factory=dict)
 
-    __repr__ = ClientState.__repr__
-
 
 class PlaintextClient(SummingClient[PlaintextState]):
     """A client that sends its input; tests pass `issued` secrets, to run two protocols with the same secrets."""
@@ -106,12 +104,10 @@ class PlaintextClient(SummingClient[PlaintextState]):
 
     @property
     def setup(self) -> Sequence[On[Any]]:
-        """Return the only request that the client answers before its upload, with the method that answers it."""
         return (On(Begin, self.join),)
 
     @property
     def routine(self) -> Sequence[On[Any]]:
-        """Return the two requests of every chunk."""
         return On(Contribute, self.contribute), On(Disclose, self.disclose)
 
     @property
@@ -134,7 +130,6 @@ class PlaintextClient(SummingClient[PlaintextState]):
         return Contribution(request.chunk, given.astype("<u4", copy=False).tobytes())
 
     def issued(self, chunk: int) -> IssuedSecrets:
-        """Return the private and the deposited secrets of a chunk."""
         return self.state.issued[chunk]
 
     def disclose(self, request: Disclose) -> Disclosure:
@@ -160,7 +155,6 @@ class PlaintextSetup(SummingSetup):
 
     @property
     def workflow(self) -> Sequence[Step]:
-        """Return the one step."""
         return (Step(self.begin, Resource.CLIENT),)
 
     def begin(self) -> Flow:
@@ -187,11 +181,9 @@ class PlaintextChunk(SummingChunk):
 
     @property
     def workflow(self) -> Sequence[Step]:
-        """Return the two steps."""
         return Step(self.collect_inputs, Resource.NETWORK), Step(self.release_secrets, Resource.SERVER)
 
     def output(self) -> ChunkSum:
-        """Return the sum, its survivors, and the secrets released for them."""
         return ChunkSum(self._total, self.u3, self._released)
 
     def collect_inputs(self) -> Flow:

@@ -96,15 +96,12 @@ class SumInput(Protocol):
     @property
     def vector(self) -> Vector:
         """Return the whole encoded vector, over Z_{2^b}."""
-        ...
 
     def check(self, parameters: Parameters) -> None:
         """Raise if this input cannot be computed under the parameters; call it last, because it may take seconds."""
-        ...
 
     def chunk(self, parameters: Parameters, chunk: int, issued: IssuedSecrets) -> Vector:
         """Return a new array with the input to one chunk, modulo 2^32."""
-        ...
 
 
 ChunkResult = TypeVar("ChunkResult")
@@ -187,11 +184,9 @@ class ChunkedServer(ProtocolServer[tuple[ChunkResult, ...]]):
 
     @property
     def workflow(self) -> Sequence[Step]:
-        """Return the steps of the set-up and of every chunk."""
         return [*self.setup.workflow, *(step for chunk in self.chunks for step in chunk.workflow)]
 
     def output(self) -> tuple[ChunkResult, ...]:
-        """Return the output of every chunk."""
         return tuple(chunk.output() for chunk in self.chunks)
 
 
@@ -205,8 +200,6 @@ class SummingState(ClientState):
     """The state of a client in any summing protocol."""
 
     parameters: Parameters | None = None
-
-    __repr__ = ClientState.__repr__
 
 
 Remembered = TypeVar("Remembered", bound=SummingState)
@@ -234,7 +227,6 @@ class SummingClient(ProtocolClient[Remembered]):
 
     @property
     def chunks(self) -> int:
-        """Return the number of chunks of the round."""
         return len(self._parameters.chunks)
 
     @property

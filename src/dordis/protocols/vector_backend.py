@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -16,38 +16,8 @@ Released = Sequence[tuple[bytes, Fraction]]
 """The seed and the variance of each noise component whose seed was released to the server."""
 
 
-class Accumulator(Protocol):
-    """The running sum of the uploads of one chunk."""
-
-    def add(self, u: ClientId, packed: Packed) -> None:
-        """Check the whole upload of client u, then add it; a refused upload leaves the sum unchanged."""
-        ...
-
-    def close(self) -> tuple[Vector, Collection[ClientId]]:
-        """Return the sum, modulo 2^32, and the clients whose uploads are in it."""
-        ...
-
-
-class Vectors(Protocol):
-    """Where the server computes on vectors: in this process or in workers, with the same results."""
-
-    def accumulator(self, chunk: int, dim: int, bits: int) -> Accumulator:
-        """Return a new accumulator for the sum of a chunk of `dim` coordinates."""
-        ...
-
-    def add_masks(
-        self, suite: Suite, total: Vector, added: Sequence[Any], subtracted: Sequence[Any], bits: int
-    ) -> None:
-        """Add the masks in `added` to the total and subtract those in `subtracted`, in place, modulo 2^bits."""
-        ...
-
-    def remove_noise(self, total: Vector, released: Released, add: AddNoise) -> None:
-        """Subtract the noise of all released seeds from the total, in place, modulo 2^32; `add` draws the noise."""
-        ...
-
-
-class LocalAccumulator:
-    """A running sum in this process."""
+class Accumulator:
+    """The running sum of the uploads of one chunk, in this process."""
 
     def __init__(self, dim: int, bits: int) -> None:
         self._total: Vector = np.zeros(dim, np.uint32)
@@ -64,15 +34,18 @@ class LocalAccumulator:
         return self._total, self._clients
 
 
-@dataclass(frozen=True)
-class LocalVectors:
-    """Computations in this process; `threads` threads expand masks."""
+@dataclass
+class Vectors:
+    """The server's computations in this process; `threads` threads expand masks.
+
+    A subclass may compute in workers instead, with the same results.
+    """
 
     threads: int = 1
 
-    def accumulator(self, chunk: int, dim: int, bits: int) -> LocalAccumulator:
+    def accumulator(self, chunk: int, dim: int, bits: int) -> Accumulator:
         """Return a new accumulator for the sum of a chunk of `dim` coordinates."""
-        return LocalAccumulator(dim, bits)
+        return Accumulator(dim, bits)
 
     def add_masks(
         self, suite: Suite, total: Vector, added: Sequence[Any], subtracted: Sequence[Any], bits: int
@@ -86,4 +59,4 @@ class LocalVectors:
             add(total, seed, variance, subtract=True)
 
 
-LOCAL = LocalVectors()
+LOCAL = Vectors()

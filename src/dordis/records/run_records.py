@@ -22,6 +22,7 @@ import numpy.typing as npt
 from dordis.durable_files import (
     PUBLIC,
     AppendOnlyFile,
+    explain_os_errors,
     read_lines_with_last,
     remove_drafts,
     repair_lines,
@@ -198,10 +199,8 @@ class RunRecords:
         """Create the directory `root/<name>/<utc>` with the configuration and the manifest."""
         check_name(manifest.name)
         path = root / manifest.name / manifest.created.replace(":", "").replace("-", "")
-        try:
+        with explain_os_errors(f"make the directory {path} for the run"):
             path.mkdir(parents=True)
-        except OSError as error:
-            raise InputError(f"cannot make the directory {path} for the run: {error.strerror}") from None
         write_atomically(path / CONFIG, config.encode())
         data = encode_manifest(manifest)
         write_atomically(path / MANIFEST, data)

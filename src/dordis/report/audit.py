@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from dordis import __version__, wire
-from dordis.durable_files import write_atomically
+from dordis.durable_files import explain_os_errors, write_atomically
 from dordis.errors import InputError, LedgerDamaged
 from dordis.identity.registry import Registry, SignedRegistry
 from dordis.ledger.verification import VerifiedReceipt, VerifiedRun, verify_run
@@ -60,10 +60,8 @@ def write_archive(path: Path, target: Path) -> str:
     members[PAGE] = render_audit(facts[0], verified, sorted([*members, PAGE, CONTENTS])).encode()
     members[CONTENTS] = _hash_members(members)
     data = pack_archive(members)
-    try:
+    with explain_os_errors(f"write {target}"):
         write_atomically(target, data)
-    except OSError as error:
-        raise InputError(f"cannot write {target}: {error.strerror}") from None
     return hashlib.sha256(data).hexdigest()
 
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from dordis.durable_files import write_atomically
+from dordis.durable_files import explain_os_errors, write_atomically
 from dordis.errors import DordisError, InputError
 from dordis.ledger.combine_runs import DATA_LEDGER, combined_epsilon, find_data_ledger
 from dordis.ledger.ledger import verify_ledger
@@ -335,8 +335,6 @@ def check_replaceable(path: Path) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    try:
+    with explain_os_errors(f"write {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, data)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None

@@ -4,10 +4,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dordis.crypto.suite import OPERATIONS, RoundSize, security_bits
 from dordis.privacy.accounting import PAPER
 from dordis.privacy.mechanisms import NoiseFrom
 from dordis.privacy.xnoise_components import Scheme
-from dordis.protocols.concrete_bounds import OPERATIONS, RoundSize, security_bits
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST, Assistance
 from dordis.records.manifest import Manifest
 from dordis.report.facts import RunFacts, odds_factor

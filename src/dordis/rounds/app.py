@@ -273,7 +273,6 @@ class FixedClient(AppClient):
         self.update = update
 
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
-        """Return the fixed update."""
         return self.update
 
 

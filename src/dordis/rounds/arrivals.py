@@ -19,8 +19,8 @@ import msgspec
 from dordis import wire
 from dordis.durable_files import PRIVATE, AppendOnlyFile, write_atomically
 from dordis.errors import InputError, UnexpectedRequest
+from dordis.pipeline.executor import AsyncExchange
 from dordis.protocol import ENCODER, ClientId, Message, OpenCall, Replies, reply_to
-from dordis.protocol_driver import AsyncExchange
 from dordis.protocols.parameters import pack_words, unpack_words
 from dordis.rounds.invitation import InvitationServer
 from dordis.rounds.privacy_gate import PrivacyGate

@@ -38,7 +38,7 @@ from dordis.protocols.limits import (
 from dordis.protocols.parameters import Parameters, check_projection, check_vector, extend
 from dordis.rounds.app import AppClient, RoundInfo, told_number
 from dordis.rounds.invitation import Accepted, ClientOwner, Invite, PieceReceived, SendModel, SendSum, SumUsed
-from dordis.rounds.model import ModelBytes, ModelCache
+from dordis.rounds.model import LastModel, ModelBytes
 from dordis.rounds.user_code import UserCode
 
 Kind = TypeVar("Kind", bound=Parameters)
@@ -136,7 +136,7 @@ class RecentSums:
         return self._sums[starts[-1] :] if starts else ()
 
 
-def find_held_model(app: AppClient, models: ModelCache, invite: Invite) -> bytes | UnsetType:
+def find_held_model(app: AppClient, models: LastModel, invite: Invite) -> bytes | UnsetType:
     """Return the digest of the client's cached model if sums can be replayed on it, otherwise UNSET."""
     last = models.last() if app.follows else None
     return UNSET if last is None or last.dtype != invite.dtype else last.digest
@@ -149,7 +149,7 @@ class ModelCatchUp:
         self,
         app: AppClient,
         invited: Invited,
-        models: ModelCache,
+        models: LastModel,
         kind: type[Mechanism] | None,
         user_code: UserCode,
     ) -> None:
@@ -233,7 +233,7 @@ class ModelIntake:
     """Obtains the model of one round, and compares it with the digest in the invitation before training."""
 
     def __init__(
-        self, invited: Invited, models: ModelCache, follower: ModelCatchUp, journal: Journal, owner: ClientOwner
+        self, invited: Invited, models: LastModel, follower: ModelCatchUp, journal: Journal, owner: ClientOwner
     ) -> None:
         self._invite, self._accepted, self._models = invited.invite, invited.accepted, models
         self._follower, self._journal, self._owner = follower, journal, owner

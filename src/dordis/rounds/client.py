@@ -32,9 +32,9 @@ from dordis.rounds import invitation as checks
 from dordis.rounds.app import AppClient, AppForm
 from dordis.rounds.catch_up import Encoded, Invited, ModelCatchUp, ModelIntake, Trained, event_kinds
 from dordis.rounds.invitation import Accepted, ClientOwner, Invite, Ready, SendModel, SendSum, Train
-from dordis.rounds.model import LastModel, ModelCache
+from dordis.rounds.model import LastModel
 from dordis.rounds.records import RecordSum, as_record_client, check_event, sum_for_round
-from dordis.rounds.user_code import Prepared, StopOnFailure, UserCode, prepare, zero_update
+from dordis.rounds.user_code import Prepared, UserCode, prepare, zero_update
 
 MACHINE_BYTES = 32
 EARLY = (SendModel, SendSum, Train, Opening)
@@ -45,7 +45,7 @@ class Client:
     """One client in all rounds of a federation: its application, owner and keys, and a journal for every round.
 
     `mechanism` is a third party's class, installed by the owner; no server can make a client load one.  `user_code`
-    decides what a failure of the application does: stop the run (`StopOnFailure`, the default), or give a zero update
+    decides what a failure of the application does: stop the run (`UserCode`, the default), or give a zero update
     and tell the owner (`ZeroOnFailure`, for deployments).  With a `form` the client refuses invitations with models or
     updates of other lengths.  Sums of records' gradients are never in the journal: a client that was restarted after
     `Train` samples and sums anew when the parameters arrive.  With `sums_at_opening` every client sums only then.
@@ -63,7 +63,7 @@ class Client:
         suite: Suite = DEFAULT,
         mechanism: type[Mechanism] | None = None,
         journals: Callable[[bytes], Journal] = lambda round: MemoryJournal(),
-        models: ModelCache | None = None,
+        models: LastModel | None = None,
         entropy: Entropy = secrets.token_bytes,
         user_code: UserCode | None = None,
         form: AppForm | None = None,
@@ -75,9 +75,9 @@ class Client:
         """Signing keys of all members of the run; `registry` lacks keys that were revoked after the run began."""
         self.mechanism, self.journals, self.entropy, self.form = mechanism, journals, entropy, form
         self.sums_at_opening = sums_at_opening
-        self.user_code: UserCode = StopOnFailure() if user_code is None else user_code
+        self.user_code = UserCode() if user_code is None else user_code
         self.events = event_kinds(protocol.parameters)
-        self.models: ModelCache = LastModel() if models is None else models
+        self.models = LastModel() if models is None else models
         self.round: ClientRound | None = None
         self._left, self._shown = set[bytes](), dict[bytes, int]()
 
@@ -213,16 +213,13 @@ class ClientRound:
 
     def handle(self, request: Message) -> Message:
         """Return the reply to a request; if this client refuses the request, leave the round and raise."""
-        answered = False
         try:
             if self._closed:
                 raise Aborted("this client has left the round")
-            reply = self._answer(request)
-            answered = True
-            return reply
-        finally:
-            if not answered:
-                self.close()
+            return self._answer(request)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Leave the round, whether it succeeded or not, and erase its secrets and data."""

@@ -17,7 +17,7 @@ import msgspec
 
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import InputError
-from dordis.pipeline.executor import Compute, Timeline, execute_async, run_in_thread
+from dordis.pipeline.executor import AsyncExchange, Compute, Timeline, execute_async, run_in_thread
 from dordis.privacy.mechanisms import Mechanism
 from dordis.protocol import (
     ClientId,
@@ -28,7 +28,6 @@ from dordis.protocol import (
     Step,
     reply_to,
 )
-from dordis.protocol_driver import AsyncExchange
 from dordis.protocols.delivery import DeliveryServer, Dispatch
 from dordis.protocols.distributed_noise import ChunkOutput, PrivateChunk, PrivateServer
 from dordis.protocols.encoded_sums import Aggregate, DecodedChunk, DistributedDP
@@ -141,22 +140,18 @@ class RoundRunner(Protocol):
 
     def available(self, index: int) -> Collection[ClientId]:
         """Return the clients that can be invited to the round with this index."""
-        ...
 
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
         """Invite clients and let them train; return the clients that are ready."""
-        ...
 
     def still_ready(self, ready: Collection[ClientId]) -> Collection[ClientId]:
         """Return those of the `ready` clients that were neither lost nor revoked after `gather` returned.
 
         Called before the parameters are fixed.
         """
-        ...
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
         """Sum the updates of the round's clients, decode and deliver the sum, and return the result."""
-        ...
 
 
 class RoundChunk(PrivateChunk):
@@ -177,7 +172,6 @@ class RoundChunk(PrivateChunk):
 
     @property
     def workflow(self) -> Sequence[Step]:
-        """Return the steps in order: summing, decoding, delivery."""
         return *super().workflow, Step(self.decode, Resource.SERVER), *self.delivery.workflow
 
     def decode(self) -> Flow | None:

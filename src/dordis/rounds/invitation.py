@@ -299,7 +299,6 @@ class InvitationServer(ProtocolServer[dict[ClientId, bytes]]):
 
     @property
     def workflow(self) -> Sequence[Step]:
-        """Return the steps in order: invite, send the model, train."""
         return (
             Step(self.invite, Resource.NETWORK),
             Step(self.send_model, Resource.NETWORK),
@@ -307,7 +306,6 @@ class InvitationServer(ProtocolServer[dict[ClientId, bytes]]):
         )
 
     def output(self) -> dict[ClientId, bytes]:
-        """Return the proofs of selection of the ready clients."""
         return {u: self.accepted[u].proof for u in self.ready}
 
     def invite(self) -> Flow:
@@ -355,27 +353,21 @@ class ClientOwner(Protocol):
 
     def accept(self, invite: Invite) -> bytes | None:
         """Return the proof of selection for an invitation, None if the client is not selected; raise to refuse it."""
-        ...
 
     def take_piece(self, count: int) -> None:
         """Consent to piece number `count` of the model; raise if the policy allows no more."""
-        ...
 
     def train(self, invite: Invite) -> None:
         """Count a training durably, before the application gets the model; raise if the policy allows no more."""
-        ...
 
     def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> None:
         """Raise unless the owner accepts the parameters, and the round's clients were selected by the agreed rule."""
-        ...
 
     def attend(self, parameters: Parameters, machine: bytes) -> None:
         """Count a participation durably before the first upload of a round; a repeated call counts once.
 
         `machine` is 32 bytes that only this machine has.  Raise if the round was counted for another machine.
         """
-        ...
 
     def conclude(self, parameters: Parameters, survivors: Sequence[int]) -> None:
         """Record that the sums of all chunks of a round arrived; `survivors` has the number of survivors by chunk."""
-        ...

@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -89,22 +88,6 @@ def check_dtype(dtype: str) -> None:
     """Raise InputError for a number type that a model cannot have on the wire."""
     if dtype not in DTYPES:
         raise InputError(f"the numbers of a model travel as one of {', '.join(DTYPES)}, not as '{dtype}'")
-
-
-class ModelCache(Protocol):
-    """The interface of a client's cache of its last model."""
-
-    def get(self, digest: bytes) -> ModelBytes | None:
-        """Return the cached model if it has this digest, otherwise None."""
-        ...
-
-    def last(self) -> ModelBytes | None:
-        """Return the cached model; None if there is none."""
-        ...
-
-    def keep(self, model: ModelBytes) -> None:
-        """Store a model in place of the cached model."""
-        ...
 
 
 class LastModel:

@@ -42,7 +42,6 @@ class Attempt(Protocol):
 
     def __call__(self, work: Callable[[], Reals]) -> Reals | None:
         """Return the result of `work`; None if it raised."""
-        ...
 
 
 class RecordSum(NamedTuple):

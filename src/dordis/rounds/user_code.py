@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from traceback import format_exception_only
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -49,53 +49,21 @@ A window is several times as long as an encoding usually takes.  `TimedTraining`
 """
 
 
-class UserCode(Protocol):
-    """The interface for running an application's code.
+class UserCode:
+    """Runs an application's code, and raises every failure, which stops the run: for simulations.
 
-    A method whose result may be None returns None if the code failed or was late; `StopOnFailure` raises instead.
+    The caller of a simulation has all data anyway.  A method whose result may be None returns None, in a subclass, if
+    the code failed or was late.
     """
 
-    @property
-    def stored_as(self) -> type[np.float32] | None:
-        """Return the number type in which every update is stored; None if an update keeps its own type."""
-        ...
+    stored_as: type[np.float32] | None = None
+    """The number type in which every update is stored; None if an update keeps its own type."""
 
     def train(self, what: str, work: Callable[[], Result]) -> Result | None:
-        """Return the update that `work` computes; the duration must not depend on the client's data."""
-        ...
+        """Return the update that `work` computes; in deployments the duration must not depend on the client's data.
 
-    def sum_records(self, what: str, work: Callable[[], Result]) -> Result:
-        """Return the sum over sampled records that `work` computes; `work` handles failures of single records."""
-        ...
-
-    def call(self, what: str, work: Callable[[], Result]) -> Result | None:
-        """Return the result of `work`, which depends on public values only."""
-        ...
-
-    def ask(self, what: str, work: Callable[[], Result]) -> Result | None:
-        """Return the answer of `work`, which may look at the data; the duration must depend on them little."""
-        ...
-
-    def encode(self, what: str, work: Callable[[], Result], dim: int) -> Result | None:
-        """Return the result of `work` on an update of `dim` coordinates; the duration must not depend on the update."""
-        ...
-
-    def notify(self, what: str, work: Callable[[], None]) -> None:
-        """Run `work`, now or later; no answer of the client may depend on it."""
-        ...
-
-    def stop(self) -> None:
-        """End all waiting for reply times, because the client is stopped and replies no more."""
-        ...
-
-
-class StopOnFailure:
-    """Raises every failure, which stops the run: for simulations, whose caller has all data anyway."""
-
-    stored_as = None
-
-    def train(self, what: str, work: Callable[[], Result]) -> Result | None:
-        """Return the update, or raise what `work` raises, with a note that says which training failed."""
+        An error of `work` gets a note that says which training failed.
+        """
         try:
             return work()
         except Exception as error:
@@ -104,33 +72,36 @@ class StopOnFailure:
             raise
 
     def sum_records(self, what: str, work: Callable[[], Result]) -> Result:
-        """Return the sum over sampled records that `work` computes, or raise what it raises."""
+        """Return the sum over sampled records that `work` computes; `work` handles failures of single records."""
         return work()
 
     def call(self, what: str, work: Callable[[], Result]) -> Result | None:
-        """Return the result, or raise what `work` raises."""
+        """Return the result of `work`, which depends on public values only."""
         return work()
 
     def ask(self, what: str, work: Callable[[], Result]) -> Result | None:
-        """Return the answer, or raise what `work` raises."""
+        """Return the answer of `work`, which may look at the data; the duration must depend on them little."""
         return work()
 
     def encode(self, what: str, work: Callable[[], Result], dim: int) -> Result | None:
-        """Return the result, or raise what `work` raises; an InputError becomes an UnusableUpdate, with advice."""
+        """Return the result of `work` on an update of `dim` coordinates; an InputError becomes an UnusableUpdate.
+
+        In deployments the duration must not depend on the update.
+        """
         try:
             return work()
         except InputError as error:
             raise UnusableUpdate(f"{what} failed ({error}): if training diverged, pass a lower learning rate") from None
 
     def notify(self, what: str, work: Callable[[], None]) -> None:
-        """Run `work`, or raise what it raises."""
+        """Run `work`, now or later; no answer of the client may depend on it."""
         work()
 
     def stop(self) -> None:
-        """Do nothing: no call of this class waits."""
+        """End all waiting for reply times, because the client is stopped and replies no more."""
 
 
-class ZeroOnFailure:
+class ZeroOnFailure(UserCode):
     """Continues after a failure with a zero update, and tells the owner: for deployed clients and Flower nodes.
 
     All updates are stored as 32-bit numbers, as zero updates are.  With another type, the time to store and encode an
@@ -147,10 +118,6 @@ class ZeroOnFailure:
         update = contain(what, work, self._tell_owner)
         self._note(what, FAILED if update is None else "")
         return update
-
-    def sum_records(self, what: str, work: Callable[[], Result]) -> Result:
-        """Return the sum over sampled records that `work` computes, or raise what it raises."""
-        return work()
 
     def call(self, what: str, work: Callable[[], Result]) -> Result | None:
         """Return the result, or None if `work` failed."""
@@ -169,9 +136,6 @@ class ZeroOnFailure:
     def notify(self, what: str, work: Callable[[], None]) -> None:
         """Run `work`; only the owner learns of a failure."""
         contain(what, work, self._tell_owner)
-
-    def stop(self) -> None:
-        """Do nothing: no call of this class waits."""
 
 
 def contain(what: str, work: Callable[[], Result], tell_owner: TellOwner) -> Result | None:
@@ -373,7 +337,6 @@ class TimedTraining(ZeroOnFailure):
         self._submit(what, work)
 
     def stop(self) -> None:
-        """End all waiting, because the client is stopped and replies no more."""
         self._stopped.set()
 
     def _submit(self, what: str, work: Callable[[], Result]) -> "Future[Result | None]":

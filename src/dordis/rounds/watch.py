@@ -11,8 +11,8 @@ from typing import NamedTuple
 import msgspec
 
 from dordis.errors import DordisError, InputError
+from dordis.pipeline.executor import AsyncExchange
 from dordis.protocol import ClientId, Garbled, Message, OpenCall, Replies, Requests, Role
-from dordis.protocol_driver import AsyncExchange
 from dordis.rounds.arrivals import Arrivals
 from dordis.rounds.invitation import SendModel, SendSum
 

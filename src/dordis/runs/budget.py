@@ -62,8 +62,9 @@ class Allowances:
         self, clients: Iterable[ClientId], selection: Selection, index: int, rounds: int
     ) -> dict[ClientId, float]:
         """Return by client the cost of round `index` that it can afford; `rounds` is the number of rounds left."""
-        spent = self.spent()
-        return {u: self.planned * self._part(spent.get(u, 0.0), _turns(selection, u, index, rounds)) for u in clients}
+        spent, schedule = self.spent(), selection if isinstance(selection, ScheduledSelection) else None
+        turns = {u: schedule.times_scheduled(u, index, rounds) if schedule else None for u in clients}
+        return {u: self.planned * self._part(spent.get(u, 0.0), count) for u, count in turns.items()}
 
     def _part(self, spent: float, turns: int | None) -> float:
         """Return which part of a round's planned cost a client can pay for the next round, from 0 to 1.
@@ -80,10 +81,6 @@ class Allowances:
             return 0.0
         part = left / max(1, min(turns, affordable))
         return 1.0 if part >= 1 - _CLOSE / self.cap else part
-
-
-def _turns(selection: Selection, client: ClientId, index: int, rounds: int) -> int | None:
-    return selection.times_scheduled(client, index, rounds) if isinstance(selection, ScheduledSelection) else None
 
 
 def check_able(available: int, able: int, least: int) -> None:

@@ -44,27 +44,22 @@ class Place(Protocol):
     @property
     def fidelity(self) -> str:
         """Return the fidelity of the run: `full`, `ideal` or `deployed`."""
-        ...
 
     @property
     def where(self) -> str:
         """Return a description of where simulated clients compute, such as `in one process`."""
-        ...
 
     @property
     def registry(self) -> Registry:
         """Return the public keys of all clients."""
-        ...
 
     @property
     def beacon(self) -> Beacon:
         """Return the source of public randomness."""
-        ...
 
     @property
     def consents(self) -> tuple[str, ...]:
         """Return descriptions of everything that owners allow beyond the default policy."""
-        ...
 
 
 class Population(Place, Protocol):
@@ -73,32 +68,25 @@ class Population(Place, Protocol):
     @property
     def root(self) -> bytes:
         """Return the root of the registry that the owners of the clients have pinned."""
-        ...
 
     @property
     def selection_seed(self) -> bytes:
         """Return the 32-byte seed of `uniform` selection, in which the server is trusted to select clients."""
-        ...
 
     def store(self, path: Path) -> None:
         """Write, into the new directory of the run, the files that are needed to resume the run."""
-        ...
 
     def last_index(self) -> int:
         """Return the highest round index to which clients were invited; -1 if none.  This index is never used again."""
-        ...
 
     def explain_failure(self) -> str:
         """Return why clients were missing in the latest attempt at a round, and a remedy; empty if unknown."""
-        ...
 
     def interrupted(self) -> InterruptedRound[Any] | None:
         """Return the round that was open when the server stopped, if it can be resumed; None otherwise."""
-        ...
 
     def open(self, run: bytes, selection: Selection, counted: Mapping[Attendance, OwnerCharge]) -> RoundRunner:
         """Return the runner of the run's rounds; `counted` has the costs that owners may have counted so far."""
-        ...
 
 
 def manifest_of(job: Job, home: Place, created: str, predecessor: Predecessor | None = None) -> Manifest:
@@ -268,7 +256,8 @@ class Run:
     ) -> RunOutcome:
         """Run the remaining rounds, call `told` with each, and return the outcome; record and raise failures."""
         try:
-            for finished in self.rounds(watch, early=self._invites_early):
+            early = self.home.fidelity == DEPLOYED and self.job.app.evaluates_beside
+            for finished in self.rounds(watch, early=early):
                 told(finished)
         except BudgetExceeded as error:
             self.over_budget = error
@@ -279,11 +268,6 @@ class Run:
             self.close("interrupted")
             raise
         return self.close("rounds" if self.over_budget is None else "budget")
-
-    @property
-    def _invites_early(self) -> bool:
-        """Tell whether clients train while the server evaluates: in deployed runs, if the application allows it."""
-        return self.home.fidelity == DEPLOYED and self.job.app.evaluates_beside
 
     def close(self, stopped: str) -> RunOutcome:
         """Record and return the outcome of a run that ended for the reason `stopped`."""

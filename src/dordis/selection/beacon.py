@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dordis.crypto import kdf
+from dordis.durable_files import explain_os_errors
 from dordis.errors import BeaconNotPublished, InputError, ProtocolError
 from dordis.protocols.parameters import INDEX_BYTES, RUN_BYTES, Parameters
 
@@ -24,16 +25,13 @@ class Beacon(Protocol):
     @property
     def source(self) -> str:
         """Return a description of the source, by which others can find the same values."""
-        ...
 
     @property
     def first(self) -> int | None:
         """Return the number of the published line for round 0; None if the source has no lines."""
-        ...
 
     def value(self, index: int) -> bytes:
         """Return the 32 random bytes of a round."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -86,10 +84,8 @@ class FileBeacon:
         return value
 
     def _size(self) -> int:
-        try:
+        with explain_os_errors(f"read the beacon {self.path}"):
             return self.path.stat().st_size
-        except OSError as error:
-            raise InputError(f"cannot read the beacon {self.path}: {error.strerror}") from None
 
     def _parse(self, line: bytes, number: int) -> tuple[datetime, bytes]:
         form = _FORM.fullmatch(line)

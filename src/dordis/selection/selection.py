@@ -49,36 +49,30 @@ class Selection(Protocol):
     @property
     def is_drawn(self) -> bool:
         """Tell whether public randomness draws the clients."""
-        ...
 
     def candidates(self, index: int, available: Collection[ClientId]) -> tuple[ClientId, ...]:
         """Return the clients to invite to a round."""
-        ...
 
     def claim(self, invite: Invite, me: ClientId, vrf_key: bytes) -> bytes | None:
         """Return the proof of selection (empty if none is needed), or None if this client was not selected.
 
         Raise for an invitation that this method cannot have produced.
         """
-        ...
 
     def select(self, index: int, available: Collection[ClientId], proofs: Proofs = NO_PROOFS) -> SelectedClients:
         """Select U, the clients of a round; raise `TooFewClients` if they would be fewer than the least cohort."""
-        ...
 
     def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
         """Raise if this method cannot have selected U, the clients of a round, or if this client is not in U.
 
         If the parameters have no list U, raise if they allow a sum over fewer clients than the least cohort.
         """
-        ...
 
     def verify_client(self, index: int, client: ClientId, proof: bytes) -> None:
         """Raise unless `client`, which is registered, was selected for a round; `proof` is its proof of selection.
 
         In rounds without a list U, the server and the helpers call this for each client that contributes.
         """
-        ...
 
 
 def draw_failure_probability(selection: Selection) -> Fraction:
@@ -276,11 +270,9 @@ class EveryClient(ScheduledSelection):
     least: int = 1
 
     def window(self, index: int) -> frozenset[ClientId]:
-        """Return all members."""
         return self.members
 
     def times_scheduled(self, client: ClientId, index: int, rounds: int) -> int:
-        """Return `rounds` for a member, and 0 for others."""
         return rounds if client in self.members else 0
 
 
@@ -307,7 +299,6 @@ class BalancedSelection(ScheduledSelection):
 
     @property
     def is_drawn(self) -> bool:
-        """Tell whether a beacon draws the permutation."""
         return self.beacon is not None
 
     @cached_property
@@ -318,7 +309,6 @@ class BalancedSelection(ScheduledSelection):
         return tuple(shuffle(list(self.registry), prg.Stream.from_bytes(seed)))
 
     def window(self, index: int) -> frozenset[ClientId]:
-        """Return the clients scheduled for a round."""
         if index not in self._last_window:
             check_index(index)
             first, N = index * self.count, len(self.registry)
@@ -327,7 +317,6 @@ class BalancedSelection(ScheduledSelection):
         return self._last_window[index]
 
     def times_scheduled(self, client: ClientId, index: int, rounds: int) -> int:
-        """Return how often a client is scheduled in `rounds` consecutive rounds, of which the first has this index."""
         if client not in self._places:
             return 0
         first, N, place = index * self.count, len(self.registry), self._places[client]

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from dordis import wire
 from dordis.errors import CryptoError, DordisError, ProtocolError, UnusableUpdate
+from dordis.pipeline.executor import advance
 from dordis.protocol import ClientId, Garbled, Message, OpenCall, Party, Requests, Role, reply_to
-from dordis.protocol_driver import advance
 from dordis.rounds.client import Client
 from dordis.rounds.watch import MessageMeter
 

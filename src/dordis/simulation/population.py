@@ -23,13 +23,12 @@ from dordis.identity.registry import Registry
 from dordis.ledger.round_charge import OwnerCharge
 from dordis.owner.participation import Attendance, MemoryParticipation
 from dordis.owner.policy import Policy
-from dordis.pipeline.executor import serialise_exchange
+from dordis.pipeline.executor import Exchange, serialise_exchange
 from dordis.privacy.encoding import Entropy
 from dordis.protocol import ClientId, Message, Party, Requests
-from dordis.protocol_driver import Exchange
 from dordis.protocols.costs import FREE, RoundCost
 from dordis.protocols.summing import VerifyClient, accept_any_client
-from dordis.protocols.vector_backend import LocalVectors
+from dordis.protocols.vector_backend import Vectors
 from dordis.rounds.app import AppClient
 from dordis.rounds.arrivals import ArrivalStore
 from dordis.rounds.client import Client
@@ -370,7 +369,7 @@ class LocalRounds(FullRounds):
             available,
             suite=job.suite,
             meter=exchange,
-            vectors=LocalVectors(job.config.performance.cores),
+            vectors=Vectors(job.config.performance.cores),
             helpers=tuple(helpers),
             arrivals=home.arrivals,
             close_at=closing_of(job.config).clients,

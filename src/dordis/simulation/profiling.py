@@ -24,7 +24,6 @@ from dordis.errors import InputError
 from dordis.pipeline.executor import Timeline, serialise_exchange
 from dordis.pipeline.performance import PerformanceModel, Profile
 from dordis.protocol import ClientId, Resource
-from dordis.protocol_driver import Exchange
 from dordis.protocols.delivery import Dispatch
 from dordis.protocols.encoded_sums import DistributedDP
 from dordis.rounds.app import FixedClient, RoundInfo
@@ -126,17 +125,12 @@ class Bench:
 
         return self.timed(dim, m, engine)
 
-    def real(
-        self, dim: int, m: int, slowed: Callable[[LocalExchange], Exchange] = lambda exchange: exchange
-    ) -> Timeline:
+    def real(self, dim: int, m: int) -> Timeline:
         """Run a round in real time; return the times of its steps.
 
-        Updates are zeros, with `dim` coordinates in `m` chunks.  `slowed` may wrap the exchange, for
-        instance to delay messages.
+        Updates are zeros, with `dim` coordinates in `m` chunks.
         """
-        return self.timed(
-            dim, m, lambda exchange, **options: RoundEngine(serialise_exchange(slowed(exchange)), **options)
-        )
+        return self.timed(dim, m, lambda exchange, **options: RoundEngine(serialise_exchange(exchange), **options))
 
     def timed(self, dim: int, m: int, engine: Callable[..., RoundEngine]) -> Timeline:
         """Run a round on an engine that `engine` constructs; return the times of its steps.

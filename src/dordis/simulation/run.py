@@ -147,7 +147,6 @@ class IdleServer(AppServer):
 
     @property
     def dim(self) -> int:
-        """Return the length of an update."""
         return self._dim
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:

@@ -17,7 +17,7 @@ from dordis.owner.participation import OwnerBudget
 from dordis.privacy.mechanisms.distributed import DSkellam
 from dordis.privacy.skellam_noise import SKELLAM, add_noise, round_up_variance
 from dordis.privacy.strategies import NoNoise, XNoise
-from dordis.privacy.xnoise_components import NoisePlan
+from dordis.privacy.xnoise_components import NoisePlan, read_noise_plan
 from dordis.protocol import ClientId
 from dordis.protocols.plaintext import PLAINTEXT
 from dordis.protocols.secagg import SECAGG, SECAGG_PLUS
@@ -131,6 +131,15 @@ def test_noise_that_is_taken_back_too_often_is_found(monkeypatch):
     assert found(0) == ("privacy counts on less noise than was planned",)
 
 
+@pytest.fixture
+def new_plans():
+    """Forget cached noise plans before and after a test: they remember values that the test replaces."""
+    read_noise_plan.cache_clear()
+    yield
+    read_noise_plan.cache_clear()
+
+
+@pytest.mark.usefixtures("new_plans")
 def test_noise_that_does_not_make_up_for_colluders_is_found(monkeypatch):
     monkeypatch.setattr(NoisePlan, "kappa", Fraction(1))
     monkeypatch.setattr(OwnerBudget, "covers", lambda *_: True)  # owners would refuse

@@ -7,9 +7,9 @@ from fractions import Fraction
 import msgspec
 import numpy as np
 
-from dordis import protocol_driver as drive
 from dordis.crypto import signature
 from dordis.errors import ProtocolError
+from dordis.pipeline import executor as drive
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import ClientId, OpenCall
 from dordis.protocols.assisted import AssistedClient, AssistedHelper, AssistedServer

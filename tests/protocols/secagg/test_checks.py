@@ -2,7 +2,6 @@
 
 import pytest
 
-from dordis import protocol_driver as drive
 from dordis import wire
 from dordis.errors import (
     Aborted,
@@ -12,6 +11,7 @@ from dordis.errors import (
     TooManyDropouts,
     UnexpectedRequest,
 )
+from dordis.pipeline import executor as drive
 from dordis.protocols.secagg.messages import (
     CollectInput,
     DeliverShares,

@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from dordis import protocol_driver as drive
 from dordis.errors import Aborted, DordisError, InputError, UnexpectedRequest
+from dordis.pipeline import executor as drive
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import ENCODER, MemoryJournal
 from dordis.protocols.cohort import agree_on

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from dordis import errors, wire
-from dordis import protocol_driver as drive
 from dordis.crypto import signature
 from dordis.crypto.suite import DEFAULT
 from dordis.errors import Aborted, InvalidSignature, ProtocolError
+from dordis.pipeline import executor as drive
 from dordis.privacy.encoding import LEVELS
 from dordis.protocols.cohort import agree_on
 from dordis.protocols.distributed_noise import PrivateServer

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import dordis.protocols.secagg
-from dordis import protocol_driver as drive
 from dordis.crypto.suite import DEFAULT
 from dordis.errors import Unrecoverable
+from dordis.pipeline import executor as drive
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols.cohort import agree_on
 from dordis.protocols.distributed_noise import PrivateServer

@@ -24,7 +24,6 @@ from dordis.privacy.strategies import XNoise
 from dordis.protocol import ClientId
 from dordis.protocols.distributed_noise import ChunkOutput, client_noise
 from dordis.protocols.encoded_sums import DistributedDP
-from dordis.protocols.escrow import IssuedSecrets
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST, Parameters
 from dordis.protocols.secagg import SECAGG
 from dordis.protocols.summing import SumInput, SummingClient, SummingProtocol, SummingServer
@@ -74,10 +73,9 @@ class KnownNoise:
         if isinstance(event, StageBegan) and event.stage == self._upload and not self._noise:
             chunks = range(len(self.parameters.chunks))
             issued = {u: machine.issued for u, machine in self._machines.items()}
-            self._noise = {u: [self._draw_components(k, told(k)) for k in chunks] for u, told in issued.items()}
-
-    def _draw_components(self, chunk: int, issued: IssuedSecrets) -> Sequence[Vector]:
-        return client_noise(self.parameters, chunk, issued, self._law)
+            self._noise = {
+                u: [client_noise(self.parameters, k, told(k), self._law) for k in chunks] for u, told in issued.items()
+            }
 
     @property
     def parameters(self) -> Parameters:

@@ -21,10 +21,10 @@ from dordis.errors import InputError
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from dordis.pipeline.executor import Exchange
     from dordis.privacy.encoding import Entropy
     from dordis.privacy.scaling import Floats
     from dordis.protocol import ClientId, Message, Requests
-    from dordis.protocol_driver import Exchange
     from dordis.protocols.distributed_noise import ChunkOutput
     from dordis.runs.plan import RoundPlan
 

@@ -10,6 +10,7 @@ import typer
 
 from dordis.cli.options import Json
 from dordis.cli.output import facts_table, make_table, print_result
+from dordis.durable_files import explain_os_errors
 from dordis.errors import InputError
 
 if TYPE_CHECKING:
@@ -238,11 +239,10 @@ def _write_keys_and_request(key: Path, private: "PrivateKeys", request: bytes, a
 def _read_request_file(path: Path) -> "CertificateRequest":
     from dordis.identity.authority import LIMIT, read_request
 
+    with explain_os_errors(f"read the request {path}"), path.open("rb") as file:
+        data = file.read(LIMIT + 1)
     try:
-        with path.open("rb") as file:
-            return read_request(file.read(LIMIT + 1))
-    except OSError as error:
-        raise InputError(f"cannot read the request {path}: {error.strerror}") from None
+        return read_request(data)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 

@@ -9,6 +9,7 @@ import typer
 
 from dordis.cli.options import Authority, Json, RegistryFile, recorded_runs
 from dordis.cli.output import facts_table, finite, make_table, print_result, show_progress
+from dordis.durable_files import explain_os_errors
 from dordis.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,15 +43,12 @@ def verify_ledger(
     from dordis.records.run_records import LEDGER, MANIFEST
 
     file = path / LEDGER if path.is_dir() else path
-    try:
-        stored = (
-            run_records.load_run(file.parent) if (file.parent / MANIFEST).is_file() and file.name == LEDGER else None
-        )
+    with explain_os_errors(f"read the ledger {file}"):
+        is_of_run = (file.parent / MANIFEST).is_file() and file.name == LEDGER
+        stored = run_records.load_run(file.parent) if is_of_run else None
         summary = ledger.verify_ledger(file, run=_read_run_id(run), head=head)
         if stored is not None:
             summary = verification.check_evidence(stored) or summary
-    except OSError as error:
-        raise InputError(f"cannot read the ledger {file}: {error.strerror}") from None
     how = stored.manifest.how if stored else ""
     if summary.budget is None:  # a run that never stops at a budget was planned for a budget all the same
         summary = replace(summary, budget=summary.stated.budget)
@@ -202,10 +200,8 @@ def read_receipt(path: Path) -> "Receipt":
     """Read a receipt from its file."""
     from dordis.ledger.receipt import Receipt
 
-    try:
+    with explain_os_errors(f"read the receipt {path}"):
         return Receipt.from_bytes(path.read_bytes(), path.name)
-    except OSError as error:
-        raise InputError(f"cannot read the receipt {path}: {error.strerror}") from None
 
 
 def signing_keys(known: "Registry | SignedRegistry | None") -> "SigningKeys | None":
@@ -231,10 +227,8 @@ def read_registry(path: Path | None, authority: Path | None) -> "Registry | Sign
         return None
     if authority is not None:
         return SignedRegistry.load(path, load_certificate(authority))
-    try:
+    with explain_os_errors(f"read the registry {path}"):
         data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read the registry {path}: {error.strerror}") from None
     if b'"dordis membership 1"' in data:
         raise InputError(f"{path} is signed: give the authority's certificate too, --authority ca.pem")
     return Registry.from_bytes(data)

@@ -14,6 +14,7 @@ import typer
 
 from dordis.cli.options import ConfigFile, Json, Overrides, Preset
 from dordis.cli.output import make_console, make_table, print_result
+from dordis.durable_files import explain_os_errors
 from dordis.errors import InputError
 
 if TYPE_CHECKING:
@@ -331,10 +332,8 @@ def write_profile(path: Path, timed: "MeasuredProfile") -> None:
     """Write a profile as JSON."""
     import msgspec
 
-    try:
+    with explain_os_errors(f"write the profile {path}"):
         path.write_bytes(msgspec.json.format(msgspec.json.encode(timed), indent=1) + b"\n")
-    except OSError as error:
-        raise InputError(f"cannot write the profile {path}: {error.strerror}") from None
 
 
 def read_profile(path: Path) -> "MeasuredProfile":
@@ -344,9 +343,8 @@ def read_profile(path: Path) -> "MeasuredProfile":
     from dordis.simulation.profiling import MeasuredProfile
 
     try:
-        return msgspec.json.decode(path.read_bytes(), type=MeasuredProfile)
-    except OSError as error:
-        raise InputError(f"cannot read the profile {path}: {error.strerror}") from None
+        with explain_os_errors(f"read the profile {path}"):
+            return msgspec.json.decode(path.read_bytes(), type=MeasuredProfile)
     except msgspec.DecodeError as error:
         raise InputError(f"{path} is not a profile of 'dordis profile': {error}") from None
 

@@ -153,9 +153,8 @@ def serve_run(
         held.callback(home.close)
         host = f"[{there}]" if ":" in (there := settings.deployment.host) else there
         home.listening = lambda port: console.print(f"listening at {host}:{port}", markup=False)
-        again = " ".join(
-            ("serve", *_quoted("--identity", options.identity, "--registry", options.registry, "--resume"))
-        )
+        files = "--identity", str(options.identity), "--registry", str(options.registry)
+        again = shlex.join(("serve", *files, "--resume"))
         held.enter_context(
             reload_at_hangup(home, settings, lambda: reading.read_config(source, preset, options.overrides))
         )
@@ -206,10 +205,6 @@ def start_alerts(command: str, identity: Path, under_way: "Run", held: ExitStack
     hook.start()
     held.callback(hook.stop)
     return hook
-
-
-def _quoted(*words: object) -> Iterator[str]:
-    return (shlex.quote(str(word)) for word in words)
 
 
 def stop_reason(error: BaseException) -> str:

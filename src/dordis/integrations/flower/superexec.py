@@ -15,7 +15,7 @@ IMPORTED = (
     "flwr.supernode.runtime.run_clientapp",
     "dordis.integrations.flower.mod",
     "dordis.protocols.secagg",
-    "dordis.kernels.ready",
+    "dordis.integrations.flower.superexec",
 )
 """Modules imported before a fork; the app is loaded after the fork, from the bundle of the message's run."""
 POLL = ("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.2")
@@ -61,3 +61,8 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+else:  # imported before a fork: set up numba now, which takes a third of a second of CPU, not at the first kernel call
+    from numba.core.registry import cpu_target
+
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()

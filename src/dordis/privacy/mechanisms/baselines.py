@@ -65,12 +65,10 @@ class GaussianMechanism(Mechanism, frozen=True, kw_only=True):
 
     @classmethod
     def from_parameters(cls, grid: Grid, clip: float, sensitivity: int, noise: str) -> Self:
-        """Return the mechanism; `noise` is sigma as text."""
         return cls(grid, clip, sensitivity, sigma=read_sigma(noise))
 
     @property
     def noise(self) -> str:
-        """Return sigma as text."""
         return repr(self.sigma)
 
 
@@ -182,5 +180,4 @@ class NoMechanism(Mechanism, frozen=True, tag="none"):
         return cls(wide_grid(setting, setting.clip))
 
     def release(self, variance: Fraction) -> Event:
-        """Raise InputError: a release without noise has no epsilon."""
         raise InputError("a release without noise proves nothing: such a round runs without a ledger")

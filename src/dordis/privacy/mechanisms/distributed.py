@@ -172,17 +172,14 @@ class DDGauss(Mechanism, frozen=True, tag="ddgauss", kw_only=True):
 
     @classmethod
     def from_parameters(cls, grid: Grid, clip: float, sensitivity: int, noise: str) -> Self:
-        """Return the mechanism; `noise` is the variance of one client's share as text."""
         return cls(grid, clip, sensitivity, variance=parse_variance(noise))
 
     @property
     def noise(self) -> str:
-        """Return the variance of one client's share as text."""
         return str(self.variance)
 
     @property
     def share(self) -> Fraction:
-        """Return the variance of one client's share of the noise."""
         return self.variance
 
     def encode(self, update: Reals, public_seed: bytes, entropy: Entropy = secrets.token_bytes) -> Vector:

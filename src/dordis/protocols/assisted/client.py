@@ -43,8 +43,6 @@ class AssistedState(SummingState):
     seeds: tuple[bytes, ...] = ()
     private: dict[int, tuple[bytes, ...]] = msgspec.field(default_factory=dict)
 
-    __repr__ = SummingState.__repr__
-
 
 class AssistedClient(SummingClient[AssistedState]):
     """One client in one round; it needs its private `signing` key and the registry with the helpers' public keys."""
@@ -69,7 +67,6 @@ class AssistedClient(SummingClient[AssistedState]):
 
     @property
     def setup(self) -> Sequence[On[Any]]:
-        """Return the one request that the client answers."""
         return (On(SendContribution, self.contribute),)
 
     @property

@@ -66,26 +66,22 @@ class HelperStore(Protocol):
         """Return the keys with this prefix whose values are not erased."""
 
 
-class MemoryStore:
+class MemoryStore(HelperStore):
     """A store that lasts as long as the process: for simulations and tests."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
 
     def get(self, key: str) -> bytes | None:
-        """Return a stored value; empty if it was erased, None if there never was one."""
         return self._values.get(key)
 
     def claim(self, key: str, value: bytes) -> bytes:
-        """Return the value stored under the key; if there never was one, store `value` first."""
         return self._values.setdefault(key, value)
 
     def erase(self, key: str) -> None:
-        """Erase a value; `get` returns empty for its key from now on."""
         self._values[key] = b""
 
     def keys(self, prefix: str) -> list[str]:
-        """Return the keys with this prefix whose values are not erased."""
         return [key for key, value in self._values.items() if value and key.startswith(prefix)]
 
 

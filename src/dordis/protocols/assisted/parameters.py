@@ -100,7 +100,6 @@ class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
     @property
     def assistance(self) -> Assistance:
-        """Return the helpers that a client trusts with its masks."""
         return Assistance(tuple(map(int, self.members)), self.faulty, self.no_base)
 
     def due(self, chunk: int, survivors: Collection[ClientId]) -> Due:
@@ -108,7 +107,6 @@ class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
         return self.plans[chunk].due_components(survivors, removal_context(self.round, 0, self.digest))
 
     def check_own(self) -> None:
-        """Raise ParametersRefused if the helpers, their keys, n_min or the noise scheme break a rule."""
         check_helpers(self)
         check_abortable(self)
         check_keys_present(self)

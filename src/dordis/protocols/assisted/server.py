@@ -75,7 +75,6 @@ class AssistedSetup(SummingSetup):
 
     @property
     def workflow(self) -> Sequence[Step]:
-        """Return the steps in order."""
         return (
             Step(self.take_contributions, Resource.NETWORK),
             Step(self.open_boxes, Resource.SERVER),

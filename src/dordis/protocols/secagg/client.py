@@ -14,7 +14,7 @@ from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import DecryptionFailed, InputError, ParametersRefused, ProtocolError, SharingError
 from dordis.kernels.ring import pack
 from dordis.privacy.encoding import Entropy
-from dordis.protocol import ClientId, ClientState, Journal, On
+from dordis.protocol import ClientId, Journal, On
 from dordis.protocols import parameters as rules
 from dordis.protocols.cohort import CohortParameters, CohortState
 from dordis.protocols.escrow import IssuedSecrets, draw_secrets
@@ -67,8 +67,6 @@ class SecAggState(CohortState):
     members: bytes = b""
     accused: bool = False
     survivors: dict[int, bytes] = msgspec.field(default_factory=dict)
-
-    __repr__ = ClientState.__repr__
 
 
 class SecAggClient(SummingClient[SecAggState]):
@@ -149,7 +147,6 @@ class SecAggClient(SummingClient[SecAggState]):
         )
 
     def issued(self, chunk: int) -> IssuedSecrets:
-        """Return the private and the deposited secrets of a chunk."""
         return self.state.secrets[chunk].issued
 
     def _advertisement(self) -> Advertisement:
@@ -214,7 +211,6 @@ class SecAggClient(SummingClient[SecAggState]):
         return Channel(self._suite, self._parameters, sender, receiver, [*keys.values()], self._agreed[peer])
 
     def close(self) -> None:
-        """Leave the round; erase this client's secrets and its input."""
         self._agreed.clear()
         self._prepared.clear()
         super().close()

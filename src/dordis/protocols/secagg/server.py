@@ -67,7 +67,6 @@ class ChunkServer(SummingChunk):
 
     @property
     def workflow(self) -> Sequence[Step]:
-        """Return the steps in order."""
         return (
             Step(self.prepare_inputs, Resource.CLIENT),
             Step(self.collect_inputs, Resource.NETWORK),
@@ -77,7 +76,6 @@ class ChunkServer(SummingChunk):
         )
 
     def output(self) -> ChunkSum:
-        """Return the sum, its survivors (U3), and the secrets released for them."""
         return ChunkSum(self._total, self.u3, self._released, self._known_liars, self._signatures)
 
     @property

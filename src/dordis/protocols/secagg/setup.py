@@ -58,7 +58,6 @@ class SetupServer(SummingSetup):
 
     @property
     def workflow(self) -> Sequence[Step]:
-        """Return the steps in order."""
         return (
             Step(self.advertise_keys, Resource.CLIENT),
             Step(self.share_keys, Resource.CLIENT),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dordis.protocols.concrete_bounds import RoundSize, concrete_bounds, security_bits
+from dordis.crypto.suite import RoundSize, concrete_bounds, security_bits
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "proofs" / "bounds.md"
 COLUMNS = (RoundSize(100), RoundSize(1000, degree=64))

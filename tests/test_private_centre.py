@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
-from dordis.apps.learning.centred import CentredClient, CentredServer, directions, shrink_mean, subtract_centre
 from dordis.config.reading import read_config
 from dordis.ledger.ledger import verify_ledger
 from dordis.records import run_records
 from dordis.rounds.app import RoundInfo, Task
 from dordis.simulation.run import prepare
+from examples.private_centre.centred import CentredClient, CentredServer, directions, shrink_mean, subtract_centre
 from tests.apps.aggregates import summed
 
 OPTIONS = {"data": "digits", "centred": False}
 CLIENTS = 30
 KEYS = [
-    "app.server=dordis.apps.learning.centred:CentredServer",
-    "app.client=dordis.apps.learning.centred:CentredClient",
+    "app.server=examples.private_centre.centred:CentredServer",
+    "app.client=examples.private_centre.centred:CentredClient",
     "app.options.centred=false",
     "app.options.average=0.5",
     "federation.clients=60",

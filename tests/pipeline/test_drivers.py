@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from dordis import protocol_driver as drive
 from dordis.errors import TooFewClients
+from dordis.pipeline import executor as drive
 from dordis.pipeline.executor import execute_async
 from dordis.protocol import Message, ProtocolServer, Resource, Step
 
