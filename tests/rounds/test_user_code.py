@@ -309,6 +309,19 @@ def test_a_client_answers_an_invitation_at_the_end_of_a_window_whether_its_appli
     assert timed.now + timed.waited[0] == pytest.approx(max(1, np.ceil(windows)) * LEAST_WINDOW)
 
 
+def test_an_application_that_leaves_is_ready_as_it_is_has_no_window_to_wait_for():
+    timed = Timed()
+    member = Member(1, user_code=timed.code)
+
+    class Plain(AppClient):
+        def prepare_data(self, round, model):
+            raise AssertionError("nothing is trained here")
+
+    member.app.is_ready = Plain().is_ready
+    member.handle(invite_to(agreed(index=3)))
+    assert timed.waited == []
+
+
 def test_a_client_that_is_stopped_while_it_trains_waits_no_longer():
     code = TimedTraining(3600.0, print)
     begun = threading.Event()
