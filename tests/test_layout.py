@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from tools import package_sizes
+
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "dordis"
 
@@ -71,3 +73,17 @@ def test_every_test_that_ci_names_exists():
     named = re.findall(r"\btests/[\w/]+(?:\.py)?", (ROOT / ".ci" / "run").read_text() + (ROOT / "Makefile").read_text())
     assert named
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_no_module_is_longer_than_400_lines():
+    assert [path for path in SOURCE.rglob("*.py") if len(path.read_text().splitlines()) > 400] == []
+
+
+def test_every_function_with_a_body_of_more_than_40_lines_has_a_reason():
+    found = {
+        f"{path.relative_to(SOURCE)}: {name}"
+        for path in SOURCE.rglob("*.py")
+        for name, _, body in package_sizes.list_long_functions(path)
+        if body > package_sizes.LONGEST_FUNCTION
+    }
+    assert found == package_sizes.REASONS.keys()

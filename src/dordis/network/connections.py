@@ -51,12 +51,10 @@ READ_BUFFER = 1 << 16
 
 def open_listener(host: str, port: int) -> socket.socket:
     """Return a listening socket, at `::` also for IPv4; raise InputError if nobody can listen at the address."""
-    try:
-        with explain_os_errors(f"listen at {host}:{port}"):
-            family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-            return socket.create_server(address[:2], family=family, backlog=BACKLOG, dualstack_ipv6=address[0] == "::")
-    except ValueError as error:  # this machine has no IPv6
-        raise InputError(f"cannot listen at {host}:{port}: {error}") from None
+    with explain_os_errors(f"listen at {host}:{port}"):
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        both = address[0] == "::" and socket.has_dualstack_ipv6()
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG, dualstack_ipv6=both)
 
 
 class SilentSockets:
