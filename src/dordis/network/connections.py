@@ -15,7 +15,6 @@ from functools import partial
 from aiohttp import web
 
 from dordis.durable_files import explain_os_errors
-from dordis.errors import InputError
 from dordis.network.authentication import explain_tls_error
 from dordis.network.sessions import ACCEPTED, metered_tls
 
