@@ -149,7 +149,9 @@ def test_hospitals_protect_patients_and_one_that_is_killed_changes_no_epsilon(pr
     assert stated == epsilon(planned, fleet.stored().manifest.plan.delta)
     assert 7.9 < stated <= 8.0
     status = ClientDirectory(tmp_path / "c1.state").status.read().describe()
-    assert status == "status: this client has not trained yet"  # nothing of a sample is written down
+    assert (
+        status == "status: no training is recorded here; with records as the unit of privacy none ever is"
+    )  # nothing of a sample is written down
     page = write_report([fleet.run], tmp_path).read_text()
     assert "all rows with the same patient" in page
 

@@ -187,7 +187,7 @@ class ClientStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The outcome of a client's trainings, for its owner.
 
     >>> ClientStatus().describe()
-    'status: this client has not trained yet'
+    'status: no training is recorded here; with records as the unit of privacy none ever is'
     """
 
     last: str = ""
@@ -222,7 +222,7 @@ class ClientStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def describe(self) -> str:
         """Return the status in one line."""
         if not self.last:
-            return "status: this client has not trained yet"
+            return "status: no training is recorded here; with records as the unit of privacy none ever is"
         if not self.zero_updates:
             return f"status: no zero updates; the last was {self.last}"
         why = ", ".join(f"{count} {failure}" for failure, count in sorted(self.failures.items()))

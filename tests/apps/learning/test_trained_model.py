@@ -38,6 +38,11 @@ def test_a_table_whose_values_all_miss_a_category_is_refused_before_training(tmp
         dordis.train("softmax", upper, table=TABLE, epsilon=None, output=tmp_path)
 
 
+def test_a_description_that_is_no_table_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"table must be a dordis.Table\(label=\.\.\., \.\.\.\), not a dict"):
+        dordis.train("softmax", ROWS, table={"label": "ill"}, epsilon=None, output=tmp_path)
+
+
 def test_rows_that_do_not_fit_are_refused(result, tmp_path):
     with pytest.raises(InputError, match="no column 'city'"):
         result.predict({"age": [3]})

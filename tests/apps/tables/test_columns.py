@@ -69,6 +69,10 @@ def test_empty_cells_are_gaps_however_they_are_written():
     assert np.isnan(columns.numbers("a")).tolist() == [False, *[True] * 7, False]
 
 
+def test_truth_values_are_numbers_however_their_letters_are_written():
+    assert as_columns({"a": ["TRUE", "false", "True", " true"]}, "").numbers("a").tolist() == [1, 0, 1, 1]
+
+
 @pytest.mark.parametrize("source", ["frame", "csv"])
 def test_columns_of_one_name_are_refused(tmp_path, source):
     pandas = pytest.importorskip("pandas", reason="needs pandas")

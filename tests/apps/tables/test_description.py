@@ -2,6 +2,8 @@
 
 import tomllib
 
+import msgspec
+import numpy as np
 import pytest
 
 from dordis.apps.tables import Encoder, Table
@@ -30,7 +32,7 @@ def test_the_template_is_toml_that_describes_the_table_once_filled_in():
     written = template(table, ["blood pressure", "ill"]).replace("LOW, HIGH", "50, 250").replace('"...", "..."', "0, 1")
     filled = tomllib.loads(written)["app"]["options"]["table"]
     again = Table(**filled)
-    assert again.range("blood pressure") == [50, 250]
+    assert again.range("blood pressure") == (50, 250)
     assert again.classes() == ("0", "1")
 
 
@@ -92,3 +94,31 @@ def test_an_error_on_cells_that_are_no_numbers_says_where_decimal_commas_are_rea
     known = Table(label="ill", ranges={"dose": (0, 9)}, categories={"ill": (0, 1)})
     with pytest.raises(InputError, match=r"'dose' have a range.*\(decimal commas are read only from CSV files with"):
         Encoder.from_columns(known, as_columns(tmp_path / "tabs.tsv", ""))
+
+
+def test_a_description_takes_what_numpy_and_pandas_compute_from_a_public_sample():
+    ages, cities = np.array([20, 90]), np.array(["Bonn", "Ulm"])
+    given = Table(
+        label=np.str_("ill"),
+        exclude=["id"],
+        ranges={"age": (ages.min(), np.float32(ages.max()))},
+        categories={"city": cities, "ill": (np.int64(0), np.bool_(True))},
+    )
+    assert given.label == "ill"
+    assert (given.range("age"), given.listed("city"), given.classes()) == ((20, 90), ("Bonn", "Ulm"), ("0", "True"))
+    assert msgspec.convert(msgspec.to_builtins(given), Table) == given  # as a run stores and reads it
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"ranges": {"age": ("0", "100")}}, "the range of 'age' must be two finite numbers"),
+        ({"exclude": "id"}, r"exclude of a table cannot be 'id': Expected `array`.*such as \(\"id\", \"date\"\)"),
+        ({"label": 3}, "label of a table cannot be 3"),
+        ({"categories": {"city": ("Bonn", None)}}, r"categories of a table cannot be .*Expected `bool \| int \| float"),
+        ({"categories": {"city": "Bonn"}}, "categories of a table cannot be"),
+    ],
+)
+def test_a_description_of_the_wrong_type_is_refused_where_it_is_written(wrong, words):
+    with pytest.raises(InputError, match=words):
+        Table(**{"label": "ill", **wrong})

@@ -52,8 +52,31 @@ def test_a_check_says_how_long_training_takes_and_connects_to_nobody(folder):
     assert told["train_seconds"] is None
 
 
+@pytest.mark.parametrize("unit", ["record", "client"])
+def test_a_check_describes_the_file_of_the_client_to_its_owner(folder, tmp_path, unit):
+    table = """
+own_files = true
+[app.options.table]
+label = "ill"
+features = ["age", "smoker"]
+ranges = { age = [0, 100] }
+categories = { smoker = ["no", "yes"], ill = ["no", "yes"] }
+"""
+    record = 'unit = "record"\nrecord = "patient"\nrecords = 9\nsampling = 0.5\n' if unit == "record" else ""
+    (tmp_path / "clinic.toml").write_text(f"[privacy]\nepsilon = 6\n{record}[app.options]{table}")
+    rows = ["patient,age,smoker,ill", "p1,34,NO,no", "p1,34,no,yes", "p2,500,YES,no"]
+    (tmp_path / "clinic.csv").write_text("\n".join(rows))
+    done = join(folder, "--check", "--config", tmp_path / "clinic.toml", "--data", tmp_path / "clinic.csv")
+    assert done.returncode == 0, done.stderr
+    shown = done.stdout.splitlines()
+    assert "rows: 3 used" in shown
+    assert "column age: range 0 .. 100, 1 values clipped to it" in shown
+    assert "column smoker: categories no 1, yes 0, other 2" in shown
+    assert ("records: 2" in shown) == (unit == "record")
+
+
 def test_a_check_shows_what_became_of_trainings(folder):
-    assert "status: this client has not trained yet" in join(folder, "--check").stdout
+    assert "status: no training is recorded here" in join(folder, "--check").stdout
     status = ClientDirectory(folder / "c1.state").status
     status.note("the training of client 1 in round 5", LATE)
     assert "status: 1 zero updates (1 too late), the last error at 20" in join(folder, "--check").stdout

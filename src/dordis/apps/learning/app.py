@@ -269,7 +269,9 @@ class Cohort:
 def record_learner(common: LearningTask, place: int) -> RecordLearner:
     """Construct the client with this zero-based index for records as the unit of privacy."""
     check_place(place, common.clients)
-    return RecordLearner(common.model, common.samples(place), common.keys(place))
+    learner = RecordLearner(common.model, common.samples(place), common.keys(place))
+    learner.described = common.described
+    return learner
 
 
 RISES = 2

@@ -5,7 +5,7 @@ in slices: groups of a constant number of records, whose gradients are computed 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -237,6 +237,12 @@ class RecordLearner(RecordClient):
         self._x = np.concatenate([np.zeros((1, *x.shape[1:]), x.dtype), x])
         self._y = np.concatenate([np.zeros((1, *y.shape[1:]), y.dtype), y])
         self._several = several
+        self.described: Mapping[str, str] = {}
+
+    def describe_data(self) -> Mapping[str, str]:
+        """Return the description of the client's own file, and the numbers of its rows and records."""
+        rows = {"rows": f"{len(self._y) - 1:,} used"}
+        return rows | dict(self.described) | {"records": f"{self.records:,}"}
 
     @property
     def records(self) -> int:

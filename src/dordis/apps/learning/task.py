@@ -220,6 +220,8 @@ def gather(
 def _gather_table(
     model: Any, rows: Any, test: Any, table: Table, settings: Settings, given: Collection[str], task: Task
 ) -> LearningTask:
+    if not isinstance(table, Table):
+        raise InputError(f"table must be a dordis.Table(label=..., ...), not a {type(table).__name__}")
     data = read_tables(rows, test, table, task.record)
     assert data.encoder is not None  # noqa: S101  data of a table have an encoder
     clients = data.key_counts[0].size

@@ -93,8 +93,8 @@ class Columns:
     def _number(self, text: str | None) -> float:
         if text is None:
             return math.nan
-        if text in ("True", "False"):
-            return float(text == "True")
+        if (truth := text.lower()) in ("true", "false"):  # R and spreadsheets write TRUE
+            return float(truth == "true")
         value = float(text.replace(",", ".") if self.decimal_comma else text)
         if not math.isfinite(value):
             raise ValueError("not finite")

@@ -7,9 +7,9 @@ the column names.
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -51,12 +51,14 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     gaps: Gap | dict[str, Gap] = REFUSE
 
     def __post_init__(self) -> None:
+        for item in msgspec.structs.fields(Table):
+            msgspec.structs.force_setattr(self, item.name, _read_field(item, getattr(self, item.name)))
         if not self.labels or not all(self.labels):
             raise InputError("a table needs a label, the column to predict")
         _check_roles(self)
         pairs = self.ranges.items() if isinstance(self.ranges, dict) else [("all columns", self.ranges)]
         for name, pair in pairs:
-            if len(pair) != 2 or not all(map(math.isfinite, pair)) or pair[0] >= pair[1]:
+            if len(pair) != 2 or not all(map(_is_finite, pair)) or pair[0] >= pair[1]:
                 raise InputError(f"the range of '{name}' must be two finite numbers, the lower one first")
         for name, values in self.categories.items():
             texts = [normalise(value) for value in values]
@@ -133,6 +135,33 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         if not chosen:
             raise InputError(f"{where} has no feature columns: all columns are labels, the client or excluded")
         return chosen
+
+
+def _read_field(item: msgspec.structs.FieldInfo, value: object) -> object:
+    """Return the value of a field of `Table` with numpy's numbers, texts and arrays as Python's.
+
+    Raise InputError if the value has a wrong type.  Ranges are checked by `Table`, whose errors name the column.
+    """
+    plain = _plain(value)
+    try:
+        if item.name != "ranges":
+            msgspec.convert(plain, item.type)
+    except msgspec.ValidationError as error:
+        example = ', such as ("id", "date")' if isinstance(plain, str) else ""
+        raise InputError(f"{item.name} of a table cannot be {plain!r}: {error}{example}") from None
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    return tuple(map(_plain, value)) if isinstance(value, list | tuple | set | frozenset) else value
+
+
+def _is_finite(end: object) -> bool:
+    return isinstance(end, int | float) and math.isfinite(end)
 
 
 _MOST_CLASSES = 20
