@@ -133,10 +133,12 @@ def test_noise_that_is_taken_back_too_often_is_found(monkeypatch):
 
 @pytest.fixture
 def new_plans():
-    """Forget cached noise plans before and after a test: they remember values that the test replaces."""
-    read_noise_plan.cache_clear()
+    """Forget cached plans before and after a test: they remember values that the test replaces."""
+    for cached in (small_design, read_noise_plan):
+        cached.cache_clear()
     yield
-    read_noise_plan.cache_clear()
+    for cached in (small_design, read_noise_plan):
+        cached.cache_clear()
 
 
 @pytest.mark.usefixtures("new_plans")
