@@ -681,4 +681,4 @@ def test_runs_add_up_with_what_each_states(whole: dict[str, Path]) -> None:
     parts = [whole["interrupted"], whole["failed"]]
     together = combined_epsilon(parts, 1e-5)
     assert together.epsilon > 8
-    assert [part.epsilon for part in together.parts] == [6, 6]
+    assert [part.stated.epsilon for part in together.parts] == [6, 6]

@@ -43,7 +43,6 @@ class Server(PooledServer):
 
     @classmethod
     def from_task(cls, task: Task) -> Self:
-        """Construct the server from the task's options, read as `Settings`."""
         settings = _table(task).settings
         return cls(len(settings.edges) + 1, settings.nonnegative)
 
@@ -67,7 +66,6 @@ class Client(FixedClient):
 
     @classmethod
     def from_task(cls, task: Task, place: int) -> Self:
-        """Construct the client with this zero-based index from the task's options, read as `Settings`."""
         table = _table(task)
         return cls(float(table.row(place)[0]), table.settings.edges)
 

@@ -70,7 +70,6 @@ class Server(PooledServer):
 
     @classmethod
     def from_task(cls, task: Task) -> Self:
-        """Construct the server from the task's options, read as `Settings`."""
         table = _table(task)
         return cls(table.values.shape[1], table.settings.centre)
 
@@ -91,7 +90,6 @@ class Client(FixedClient):
 
     @classmethod
     def from_task(cls, task: Task, place: int) -> Self:
-        """Construct the client with this zero-based index from the task's options, read as `Settings`."""
         table = _table(task)
         return cls(table.row(place), table.settings.centre, table.settings.bound)
 

@@ -72,11 +72,6 @@ class LedgerPart:
         return Counter([ReleaseCost(Gaussian(1 / math.sqrt(theta_squared)), 0.0)])
 
     @property
-    def epsilon(self) -> float:
-        """Return the stated epsilon of this part, at its own delta."""
-        return self.stated.epsilon
-
-    @property
     def how(self) -> str:
         """Return a clause for the table: how clients of this part are matched with clients of other parts."""
         return "known by their keys" if self.keys else "the worst stands for all"
@@ -121,7 +116,9 @@ def combined_epsilon(paths: Sequence[Path], delta: float | None = None) -> Combi
         default=accounting.epsilon_spent(frozenset(everybody.items()), left),
     )
     alone = (
-        epsilon_at_delta(Budget(part.epsilon, part.stated.delta), at) for part in parts if 0 < part.epsilon < math.inf
+        epsilon_at_delta(Budget(part.stated.epsilon, part.stated.delta), at)
+        for part in parts
+        if 0 < part.stated.epsilon < math.inf
     )
     return CombinedEpsilon(max(worst, *alone, 0.0), at, parts)
 

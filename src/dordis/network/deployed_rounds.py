@@ -30,13 +30,7 @@ from dordis.protocols.parameters import Parameters
 from dordis.protocols.vector_backend import Vectors
 from dordis.records.server_status import ConnectedClients, read_connected, write_connected
 from dordis.rounds.arrivals import ArrivalStore
-from dordis.rounds.engine import (
-    AgreedRound,
-    Gathered,
-    RoundEngine,
-    RoundResult,
-    RoundServer,
-)
+from dordis.rounds.engine import AgreedRound, Gathered, RoundEngine, RoundResult, RoundServer
 from dordis.rounds.invitation import Invitation
 from dordis.rounds.watch import Watch, silent
 from dordis.runs.job import Job, closing_of

@@ -35,10 +35,7 @@ from dordis.protocols.parameters import MALICIOUS
 from dordis.records.manifest import DEPLOYED
 from dordis.records.run_records import MANIFEST, RECEIPTS, REGISTRY
 from dordis.rounds.arrivals import ArrivalStore
-from dordis.rounds.engine import (
-    InterruptedRound,
-    RoundRunner,
-)
+from dordis.rounds.engine import InterruptedRound, RoundRunner
 from dordis.runs import job as preparing
 from dordis.runs.job import Job
 from dordis.runs.parties import policy_for

@@ -22,15 +22,7 @@ from dordis.privacy.encoding import Entropy
 from dordis.protocol import ClientId, Flow, Journal, Message, On, OpenCall, Resource, Role, Step
 from dordis.protocols.escrow import SECRET_BYTES, Releases, draw_secrets
 from dordis.protocols.parameters import Parameters, check_rules, extend
-from dordis.protocols.summing import (
-    Opening,
-    Roster,
-    SumInput,
-    SummingClient,
-    SummingSetup,
-    SummingState,
-    of_kind,
-)
+from dordis.protocols.summing import Opening, Roster, SumInput, SummingClient, SummingSetup, SummingState, of_kind
 
 KEY_BYTES = 32
 

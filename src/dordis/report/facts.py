@@ -95,14 +95,9 @@ class RunFacts:
         return self.spent is not None and self.budget is not None and self.spent > self.budget * (1 + _CLOSE)
 
     @property
-    def finished_rounds(self) -> int:
-        """Return the number of finished rounds of this run and its predecessors together."""
-        return self.run.finished
-
-    @property
     def ending(self) -> str:
         """Return in words how the run ended, and after how many rounds."""
-        result, done, planned = self.run.result, self.finished_rounds, self.run.manifest.rounds
+        result, done, planned = self.run.result, self.run.finished, self.run.manifest.rounds
         if result is None:
             return f"no result yet: under way, or stopped, after {done} of {planned} rounds"
         words = {

@@ -225,7 +225,7 @@ def _tiles(facts: RunFacts) -> list[Tile]:
     if run.rounds:
         mean, cohort = fmean(facts.dropouts), fmean(len(record.clients) for record in run.rounds)
         dropout = f"dropout, {format_number(mean, 3)} of {format_number(cohort, 3)} clients on average"
-    return [*tiles, Tile(f"{facts.finished_rounds}", took), Tile(format_percent(facts.dropout_rate), dropout)]
+    return [*tiles, Tile(f"{facts.run.finished}", took), Tile(format_percent(facts.dropout_rate), dropout)]
 
 
 def _replace_control_characters(value: Any) -> Any:
@@ -271,7 +271,7 @@ def _overview_row(facts: RunFacts, report: str, home: Path) -> dict[str, Any]:
         _format_start(run),
         ", ".join(f"{metric} {format_number(value)}" for metric, value in _first_metrics(facts, 1)),
         "ledger does not verify" if facts.ledger.problem else epsilon,
-        f"{facts.finished_rounds} of {manifest.rounds}" + ("" if run.result else ", no result"),
+        f"{facts.run.finished} of {manifest.rounds}" + ("" if run.result else ", no result"),
         format_percent(facts.dropout_rate),
         format_duration(facts.seconds),
         f"simulation, {manifest.fidelity}" if facts.trust.simulated else manifest.fidelity,

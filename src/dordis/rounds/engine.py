@@ -19,15 +19,7 @@ from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import InputError
 from dordis.pipeline.executor import AsyncExchange, Compute, Timeline, execute_async, run_in_thread
 from dordis.privacy.mechanisms import Mechanism
-from dordis.protocol import (
-    ClientId,
-    Flow,
-    Garbled,
-    Message,
-    Resource,
-    Step,
-    reply_to,
-)
+from dordis.protocol import ClientId, Flow, Garbled, Message, Resource, Step, reply_to
 from dordis.protocols.delivery import DeliveryServer, Dispatch
 from dordis.protocols.distributed_noise import ChunkOutput, PrivateChunk, PrivateServer
 from dordis.protocols.encoded_sums import Aggregate, DecodedChunk, DistributedDP

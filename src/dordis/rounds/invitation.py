@@ -21,12 +21,7 @@ from dordis.privacy.mechanisms import Mechanism
 from dordis.privacy.record_encoding import RecordEncoding
 from dordis.protocol import ClientId, Flow, Message, ProtocolServer, Replies, Requests, Resource, Step
 from dordis.protocols.costs import round_cost
-from dordis.protocols.limits import (
-    LARGEST_DIM,
-    LONGEST_INVITE,
-    LONGEST_REPLAY,
-    MOST_CHUNKS,
-)
+from dordis.protocols.limits import LARGEST_DIM, LONGEST_INVITE, LONGEST_REPLAY, MOST_CHUNKS
 from dordis.protocols.parameters import INDEX_BYTES, RUN_BYTES, Parameters
 from dordis.protocols.summing import SummingProtocol, collect
 from dordis.rounds import model as models

@@ -79,11 +79,6 @@ class InvitedRound:
     invitation: Invitation
     gathered: Gathered
 
-    @property
-    def invited(self) -> int:
-        """Return the number of invited clients."""
-        return len(self.invitation.clients)
-
 
 class EarlyInvitation:
     """The invitation to the next round, sent in a thread of its own while the server evaluates the present round.
@@ -262,7 +257,8 @@ class Coordinator:
         else:
             early, self._early = self._early, None
             ready = self._invite(info) if early is None else early.result()
-            planned, invitation, gathered, invited = ready.planned, ready.invitation, ready.gathered, ready.invited
+            planned, invitation, gathered = ready.planned, ready.invitation, ready.gathered
+            invited = len(invitation.clients)
             parameters, design, proofs = self._agree(info, invitation.model, gathered, planned)
         if not resumed:
             self._budget.check_round(design, parameters)

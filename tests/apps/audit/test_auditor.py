@@ -4,13 +4,13 @@ import hashlib
 import itertools
 from dataclasses import replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
 
 from dordis.apps.audit import audit, audit_records, toy_design, toy_record_design
-from dordis.apps.audit.auditor import FixedDropout, KnownNoise, attacked_round, canary_population
+from dordis.apps.audit.auditor import FixedDropout, KnownNoise, attacked_round, canary_client
 from dordis.apps.audit.variance import variance_test
 from dordis.errors import AuditFailed, DordisError, InputError
 from dordis.owner.participation import OwnerBudget
@@ -23,7 +23,7 @@ from dordis.protocols.plaintext import PLAINTEXT
 from dordis.protocols.secagg import SECAGG, SECAGG_PLUS
 from dordis.rounds import records as sampled_records
 from dordis.rounds.watch import StageBegan
-from dordis.simulation.run import single_round
+from dordis.simulation.run import home_of_clients, single_round
 
 SEEDS = range(20)
 CLIENTS, COLLUDERS, DROPPED, LATE = 20, 2, 3, 2
@@ -70,6 +70,12 @@ def small_design(scheme="single", protocol=SECAGG, clients=CLIENTS, colluders=CO
 
 def found(seed, scheme="single", protocol=SECAGG, **others):
     return audit(small_design(scheme, protocol, **others), DROPPED, LATE, protocol, entropy_of(seed)).findings
+
+
+def canary_population(design, coins, protocol, leaving, entropy):
+    """Return a population in which client u has the canary of coin u - 1."""
+    client = partial(canary_client, design.setting)
+    return home_of_clients(design, protocol, lambda u: client(u, coins[u - 1 : u]), entropy, leaving)
 
 
 # The test of the noise: right noise always passes, a factor of 2 never does, in whole rounds of SecAgg
@@ -133,10 +139,12 @@ def test_noise_that_is_taken_back_too_often_is_found(monkeypatch):
 
 @pytest.fixture
 def new_plans():
-    """Forget cached noise plans before and after a test: they remember values that the test replaces."""
-    read_noise_plan.cache_clear()
+    """Forget cached plans before and after a test: they remember values that the test replaces."""
+    for cached in (small_design, read_noise_plan):
+        cached.cache_clear()
     yield
-    read_noise_plan.cache_clear()
+    for cached in (small_design, read_noise_plan):
+        cached.cache_clear()
 
 
 @pytest.mark.usefixtures("new_plans")

@@ -1,9 +1,10 @@
 """Audits of privacy: run full rounds with dropout and colluders, attack them with canaries, and test their noise."""
 
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from dordis.apps.audit.canaries import CONFIDENCE, AttackedClaim, CanaryRecords, Coins, GuessOutcome, toss
 from dordis.apps.audit.variance import VarianceSample, VarianceTest, centre_ring, variance_test
 from dordis.crypto.suite import Suite
+from dordis.dropout_models import Dropout
 from dordis.errors import AuditFailed, InputError
 from dordis.kernels.ring import Vector
 from dordis.privacy.accounting import ParticipationSchedule
@@ -27,11 +29,12 @@ from dordis.protocols.encoded_sums import DistributedDP
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST, Parameters
 from dordis.protocols.secagg import SECAGG
 from dordis.protocols.summing import SumInput, SummingClient, SummingProtocol, SummingServer
+from dordis.rounds.app import AppClient, FixedClient
 from dordis.rounds.watch import StageBegan, WatchEvent
 from dordis.runs.plan import RoundPlan
 from dordis.runs.threat_model import ThreatModel
 from dordis.simulation.population import SimulatedHome
-from dordis.simulation.run import home_of_clients, home_of_updates, single_round
+from dordis.simulation.run import home_of_clients, single_round
 
 
 class KnownNoise:
@@ -126,7 +129,7 @@ factor of 2.
 
 
 @dataclass(frozen=True)
-class FixedDropout:
+class FixedDropout(Dropout):
     """The same dropout in every round.
 
     The `dropped` clients with the largest ids leave before their upload.  The `late` clients with the next largest ids
@@ -144,12 +147,7 @@ class FixedDropout:
         disclosure = next(request.__name__ for request in protocol.requests if request.discloses)
         return cls(dropped, late, protocol.stages[protocol.upload], disclosure)
 
-    def available(self, index: int, clients: Collection[ClientId]) -> frozenset[ClientId]:
-        """Return the clients that are available when a round begins: all of them."""
-        return frozenset(clients)
-
     def leaving(self, index: int, clients: Collection[ClientId]) -> dict[ClientId, str]:
-        """Return the clients that leave in a round, and the request before which each leaves."""
         order = sorted(clients, reverse=True)
         late = order[self.dropped : self.dropped + self.late]
         return dict.fromkeys(order[: self.dropped], self.upload) | dict.fromkeys(late, self.disclosure)
@@ -247,7 +245,6 @@ def audit(
     late: int = 0,
     protocol: SummingProtocol = SECAGG,
     entropy: Entropy = secrets.token_bytes,
-    confidence: float = CONFIDENCE,
 ) -> Audit:
     """Run all rounds of a design with the full protocol, attack them with canaries, and test their noise.
 
@@ -256,20 +253,16 @@ def audit(
     the seeds of these late clients.  All clients that upload and do not collude are canaries.  Raise InputError unless
     the design has all clients in every round and a coordinate for every client, as `toy_design` has.
     """
-    plan, setting = find_plan(design), design.setting
     check_everyone(design)
-    check_departures(design, dropped, late)
-    canaries = slice(setting.colluders, setting.clients - dropped)
-    claim = AttackedClaim(plan.epsilon, setting.given_delta, confidence)
-    claim.most(canaries.stop - canaries.start)
-    known = KnownNoise(protocol, [ClientId(u) for u in range(1, setting.colluders + 1)], design.mechanism.law)
-    coins = np.zeros(setting.dim, np.bool_)
-    coins[canaries] = toss(canaries.stop - canaries.start, entropy)
-    home = canary_population(
-        design, coins, known.protocol, FixedDropout.from_protocol(protocol, dropped, late), entropy
-    )
-    rounds = [attacked_round(home, known) for _ in range(design.cap)]
-    return conclude(rounds, claim, coins, canaries, design.cap * setting.clip / 2, plan)
+    client = partial(canary_client, design.setting)
+    return _attack_rounds(design, client, 1, design.cap, 1.0, (dropped, late), protocol, entropy)
+
+
+def canary_client(setting: Setting, u: ClientId, coins: Coins) -> FixedClient:
+    """Return a client with the largest update, in its own coordinate only, or with a zero update if its coin is 0."""
+    canary = np.zeros(setting.dim)
+    canary[u - 1] = setting.clip * coins[0]
+    return FixedClient(canary)
 
 
 def audit_records(
@@ -278,35 +271,63 @@ def audit_records(
     late: int = 0,
     protocol: SummingProtocol = SECAGG,
     entropy: Entropy = secrets.token_bytes,
-    confidence: float = CONFIDENCE,
 ) -> Audit:
     """Run the full protocol for all planned events, guess which records have a gradient, and test the noise.
 
-    The planned events are the rounds and the retries of the plan.  In every event the first `design.setting.colluders`
-    clients collude with the server, the last `dropped` clients leave before their upload, and `late` more leave after
-    their upload.  All records of clients that upload and do not collude are canaries.
+    The planned events are the rounds and the retries of the plan.  Colluders and dropouts are those of `audit`.  All
+    records of clients that upload and do not collude are canaries.
     """
-    plan, setting = find_plan(design), design.setting
+    setting, plan = design.setting, find_plan(design)
     if setting.records is None or setting.dim < setting.clients * setting.records.records:
         raise InputError("an audit of records needs records as the unit of privacy, and a coordinate for each record")
+    each, events = setting.records.records, setting.records.events
+
+    def client(u: ClientId, coins: Coins) -> CanaryRecords:
+        return CanaryRecords((u - 1) * each, coins, setting.dim)
+
+    sampling = plan.records.probability if plan.records else 0.0
+    return _attack_rounds(design, client, each, events, sampling, (dropped, late), protocol, entropy)
+
+
+def _attack_rounds(
+    design: RoundPlan,
+    client: Callable[[ClientId, Coins], AppClient],
+    each: int,
+    count: int,
+    sampling: float,
+    leaving: tuple[int, int],
+    protocol: SummingProtocol,
+    entropy: Entropy,
+) -> Audit:
+    """Run `count` rounds and return their audit; a client has `each` canaries, and each is in a round by `sampling`.
+
+    `client` makes the application of a client from its id and the coins of its canaries.  The score of a canary is the
+    sum of its coordinate over all rounds.  The attack guesses that the coin of a canary is 1 if its score is above
+    half the score that a canary with the coin 1 has without noise.
+    """
+    plan, setting, (dropped, late) = find_plan(design), design.setting, leaving
     check_departures(design, dropped, late)
-    each, sampled = setting.records.records, setting.records
     canaries = slice(setting.colluders * each, (setting.clients - dropped) * each)
-    claim = AttackedClaim(plan.epsilon, setting.given_delta, confidence)
+    claim = AttackedClaim(plan.epsilon, setting.given_delta, CONFIDENCE)
+    claim.most(canaries.stop - canaries.start)
+    known = KnownNoise(protocol, [ClientId(u) for u in range(1, setting.colluders + 1)], design.mechanism.law)
     coins = np.zeros(setting.dim, np.bool_)
     coins[canaries] = toss(canaries.stop - canaries.start, entropy)
-    claim.most(canaries.stop - canaries.start)
-
-    def client(u: ClientId) -> CanaryRecords:
-        first = (u - 1) * each
-        return CanaryRecords(first, coins[first : first + each], setting.dim)
-
-    known = KnownNoise(protocol, [ClientId(u) for u in range(1, setting.colluders + 1)], design.mechanism.law)
-    leaving = FixedDropout.from_protocol(protocol, dropped, late)
-    home = home_of_clients(design, known.protocol, client, entropy, leaving)
-    rounds = [attacked_round(home, known) for _ in range(sampled.events)]
-    middle = sampled.events * plan.records.probability * setting.clip / 2 if plan.records else 0.0
-    return conclude(rounds, claim, coins, canaries, middle, plan)
+    home = home_of_clients(
+        design,
+        known.protocol,
+        lambda u: client(u, coins[(u - 1) * each : u * each]),
+        entropy,
+        FixedDropout.from_protocol(protocol, dropped, late),
+    )
+    rounds = [attacked_round(home, known) for _ in range(count)]
+    scores = np.sum([seen.total[canaries] for seen in rounds], axis=0)
+    return Audit(
+        claim.judge(coins[canaries], scores, count * sampling * setting.clip / 2),
+        variance_test([noise for seen in rounds for noise in seen.noise]),
+        variance_test([noise for seen in rounds for noise in seen.hidden]),
+        float(min(seen.charged for seen in rounds) / plan.variance),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -338,39 +359,6 @@ def attacked_round(home: SimulatedHome, known: KnownNoise) -> AttackedRound:
         ),
         min(output.charged for output in result.outputs),
     )
-
-
-def conclude(
-    rounds: Sequence[AttackedRound], claim: AttackedClaim, coins: Coins, canaries: slice, middle: float, plan: Plan
-) -> Audit:
-    """Return the audit of attacked rounds.
-
-    The score of a canary is the sum of its coordinate over all rounds.  The attack guesses that the coin of a canary is
-    1 if its score is above `middle`, which is half the score that a canary with the coin 1 has without noise.
-    """
-    scores = np.sum([seen.total[canaries] for seen in rounds], axis=0)
-    return Audit(
-        claim.judge(coins[canaries], scores, middle),
-        variance_test([noise for seen in rounds for noise in seen.noise]),
-        variance_test([noise for seen in rounds for noise in seen.hidden]),
-        float(min(seen.charged for seen in rounds) / plan.variance),
-    )
-
-
-def canary_population(
-    design: RoundPlan, coins: Coins, protocol: SummingProtocol, leaving: FixedDropout, entropy: Entropy
-) -> SimulatedHome:
-    """Return a population in which a client with the coin 1 has the largest update, in its own coordinate only.
-
-    A client with the coin 0 has a zero update.
-    """
-
-    def update(u: ClientId) -> Floats:
-        canary = np.zeros(design.setting.dim)
-        canary[u - 1] = design.setting.clip * coins[u - 1]
-        return canary
-
-    return home_of_updates(design, protocol, update, entropy, leaving)
 
 
 def find_plan(design: RoundPlan) -> Plan:

@@ -78,7 +78,6 @@ class Server(AppServer):
 
     @classmethod
     def from_task(cls, task: Task) -> Self:
-        """Construct the server from the task's options, read as `Settings`."""
         common = _common(task)
         return cls(*common, task.population)
 
@@ -94,7 +93,6 @@ class Server(AppServer):
 
     @property
     def dim(self) -> int:
-        """Return the length of an update in the next round."""
         return self.dims[self._second]
 
     @property
@@ -104,7 +102,6 @@ class Server(AppServer):
 
     @property
     def unit(self) -> str:
-        """Return a text that says what one client, the unit of privacy, is."""
         return f"clients = {self._population:,} users of the LEAF files"
 
     @property
@@ -180,7 +177,6 @@ class Server(AppServer):
         }
 
     def result(self) -> Bigrams:
-        """Return the language model."""
         return self.learnt()
 
     def export(self, directory: Path) -> None:
@@ -199,7 +195,6 @@ class Server(AppServer):
         }
 
     def restore(self, state: State) -> None:
-        """Continue from a stored state."""
         self._totals = state["words"].copy(), state["pairs"].copy()
         self._rounds, self._variances = state["rounds"].copy(), state["variances"].copy()
         self._words = None
@@ -213,7 +208,6 @@ class Client(AppClient):
 
     @classmethod
     def from_task(cls, task: Task, place: int) -> Self:
-        """Construct the client with this zero-based index from the task's options, read as `Settings`."""
         corpus, settings = _common(task)
         check_place(place, task.population)
         return cls(corpus.clients[place], corpus, settings)

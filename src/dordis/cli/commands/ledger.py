@@ -72,7 +72,7 @@ def add_ledgers(
     from dordis.ledger.combine_runs import combined_epsilon
 
     account = combined_epsilon(runs, delta)
-    rows = ((str(part.path), part.how, f"{part.epsilon:.4g}") for part in account.parts)
+    rows = ((str(part.path), part.how, f"{part.stated.epsilon:.4g}") for part in account.parts)
     print_result(
         as_json,
         _account_fields(account),
@@ -139,7 +139,7 @@ def _summary_fields(summary: "LedgerSummary") -> dict[str, object]:
 
 
 def _account_fields(account: "CombinedEpsilon") -> dict[str, object]:
-    parts = [{"path": str(part.path), "clients": part.how, "epsilon": part.epsilon} for part in account.parts]
+    parts = [{"path": str(part.path), "clients": part.how, "epsilon": part.stated.epsilon} for part in account.parts]
     return {"epsilon": account.epsilon, "delta": account.delta, "runs": parts}
 
 

@@ -39,15 +39,7 @@ from dordis.protocols.assisted.parameters import AssistedParameters
 from dordis.protocols.escrow import SECRET_BYTES
 from dordis.protocols.one_message import check_arrived
 from dordis.protocols.parameters import pack_words, unpack_words
-from dordis.protocols.summing import (
-    ChunkSum,
-    SummingChunk,
-    SummingServer,
-    SummingSetup,
-    collect,
-    helper_keys,
-    of_kind,
-)
+from dordis.protocols.summing import ChunkSum, SummingChunk, SummingServer, SummingSetup, collect, helper_keys, of_kind
 
 PIECE = 1 << 20
 """Largest number of bytes of headers and boxes in one request to a helper."""
