@@ -324,7 +324,7 @@ def test_a_client_that_shows_no_certificate_is_refused_by_mutual_tls(local, capl
 
 
 def test_a_client_that_expects_mutual_tls_is_told_that_the_server_asks_a_challenge(challenging):
-    with pytest.raises(LoginRefused, match="join with deployment.login = 'challenge'"):
+    with pytest.raises(LoginRefused, match=r"join with deployment\.login = 'challenge'"):
         challenging.stay("c1", ScriptedParty(1), mutual=True).result(HANG)
 
 
