@@ -323,6 +323,11 @@ def test_a_client_that_shows_no_certificate_is_refused_by_mutual_tls(local, capl
     assert "requires a client certificate, and none was shown: use login = 'mutual'; reconnecting" in caplog.text
 
 
+def test_a_client_that_expects_mutual_tls_is_told_that_the_server_asks_a_challenge(challenging):
+    with pytest.raises(LoginRefused, match=r"join with deployment\.login = 'challenge'"):
+        challenging.stay("c1", ScriptedParty(1), mutual=True).result(HANG)
+
+
 @pytest.mark.parametrize("command", ["join", "visit", "assist"])
 def test_commands_say_why_tls_fails(processes, serving, folder, tmp_path, command):
     """All the commands of clients and helpers, with real sockets."""

@@ -152,6 +152,8 @@ def verify_client_certificate(shown: bytes, authority: x509.Certificate, now: da
 
 def check_answer_size(answer: bytes) -> None:
     """Raise LoginRefused unless an answer is longer than a signature and not longer than LARGEST_ANSWER."""
+    if not answer:
+        raise LoginRefused("this server asks for an answer to its challenge: join with deployment.login = 'challenge'")
     if not signature.SIGNATURE_BYTES < len(answer) <= LARGEST_ANSWER:
         raise LoginRefused(f"the answer to the challenge is malformed: it has {len(answer)} bytes")
 
