@@ -26,7 +26,7 @@ from dordis.protocol import ClientId, Message, OpenCall, Replies, Requests, Role
 from dordis.protocols.assisted import ASSISTED, AssistedClient, AssistedHelper, AssistedServer, checks
 from dordis.protocols.assisted.messages import Header, Introduce, SendContribution
 from dordis.protocols.assisted.parameters import AssistedParameters, Options, agree_with_helpers
-from dordis.protocols.distributed_noise import ChunkOutput, NoisyInput, PrivateServer
+from dordis.protocols.noise_addition_and_removal import ChunkOutput, NoisyInput, PrivateServer
 from dordis.protocols.parameters import MALICIOUS, RUN_BYTES, common_part, complete
 from dordis.protocols.summing import Roster, SigningKeys
 from dordis.rounds.arrivals import Arrival, Arrivals, ArrivalStore

@@ -28,8 +28,8 @@ from dordis.apps.learning.settings import Settings
 from dordis.apps.learning.task import prepare_learning
 from dordis.config.schema import App, Config, Federation, Performance, Privacy, Simulation
 from dordis.dropout_models import NoDropout
-from dordis.privacy.mechanisms.baselines import CentralGaussian
-from dordis.privacy.strategies import Central, NoNoise
+from dordis.privacy.mechanisms.central_and_local_noise import CentralGaussian
+from dordis.privacy.noise_strategies import Central, NoNoise
 from dordis.rounds.app import Task
 from dordis.simulation.run import SimulatedJob, prepare
 

@@ -23,7 +23,7 @@ from dordis.dropout_models import NoDropout
 from dordis.errors import InputError
 from dordis.network.deadlines import compile_kernels
 from dordis.network.deployment import DeployedJob
-from dordis.privacy.strategies import NoNoise
+from dordis.privacy.noise_strategies import NoNoise
 from dordis.simulation.run import prepare
 
 TURNS = 3

@@ -12,12 +12,12 @@ from dordis.kernels.ring import packed_size
 from dordis.pipeline import executor as drive
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.encoding import SEED_BYTES
+from dordis.privacy.noise_strategies import XNoise
 from dordis.privacy.projection import AUTO, OFF
 from dordis.privacy.setting import Setting
-from dordis.privacy.strategies import XNoise
 from dordis.protocol import ClientId, Message
-from dordis.protocols.distributed_noise import NoisyInput, PrivateServer
 from dordis.protocols.encoded_sums import DistributedDP
+from dordis.protocols.noise_addition_and_removal import NoisyInput, PrivateServer
 from dordis.protocols.parameters import RUN_BYTES, SEMI_HONEST, Parameters
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import CollectInput

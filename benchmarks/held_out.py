@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 
 import dordis
-from dordis.apps.learning.data import Dataset
 from dordis.apps.learning.features import with_features
+from dordis.apps.learning.partitioned_data import Dataset
 from dordis.apps.learning.settings import Settings
 from dordis.apps.learning.sources import cache, load
 from dordis.config import reading

@@ -25,8 +25,8 @@ from dordis.apps.learning.trainer import Training, use_threads
 from dordis.config.schema import App, Config, Federation, Privacy, Simulation
 from dordis.dropout_models import NoDropout
 from dordis.privacy.accounting import ParticipationSchedule
+from dordis.privacy.noise_strategies import NoNoise, XNoise
 from dordis.privacy.setting import Setting
-from dordis.privacy.strategies import NoNoise, XNoise
 from dordis.protocols import summing_protocol
 from dordis.protocols.parameters import MALICIOUS
 from dordis.rounds.app import RoundInfo, Task

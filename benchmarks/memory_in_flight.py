@@ -9,8 +9,8 @@ import numpy as np
 from benchmarks.server_process import peak_mb
 from dordis.pipeline.executor import Exchange, serialise_exchange
 from dordis.privacy.accounting import ParticipationSchedule
+from dordis.privacy.noise_strategies import XNoise
 from dordis.privacy.setting import Setting
-from dordis.privacy.strategies import XNoise
 from dordis.protocol import ClientId, Message, requests_in
 from dordis.protocols import delivery
 from dordis.protocols.parameters import SEMI_HONEST, Parameters

@@ -21,7 +21,7 @@ from benchmarks.figure import Figure
 from benchmarks.memory_in_flight import InFlight
 from dordis.config.schema import Config, Federation
 from dordis.pipeline.executor import AsyncExchange, Timeline
-from dordis.pipeline.performance import Profile
+from dordis.pipeline.performance_model import Profile
 from dordis.pipeline.planner import MOST_CHUNKS, plan_chunks, schedule_stages
 from dordis.protocol import ClientId, Message, Replies, Requests, Resource
 from dordis.rounds.engine import RoundEngine

@@ -12,7 +12,7 @@ from dordis.privacy import scaling
 from dordis.privacy.accounting import CAP
 from dordis.privacy.advice import forecast_dropout
 from dordis.privacy.encoding import SEED_BYTES, Grid
-from dordis.privacy.mechanisms.distributed import DSkellam
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DSkellam
 from dordis.privacy.planning import plan
 from dordis.privacy.setting import Setting
 from reproduce.epsilon import PAPER_BUDGET, TASKS

@@ -16,9 +16,9 @@ from dordis.config.schema import Simulation
 from dordis.crypto.suite import DEFAULT
 from dordis.dropout_models import Rate
 from dordis.privacy.accounting import ParticipationSchedule
+from dordis.privacy.noise_strategies import XNoise
 from dordis.privacy.scaling import Floats
 from dordis.privacy.setting import Setting
-from dordis.privacy.strategies import XNoise
 from dordis.protocol import ClientId
 from dordis.protocols.secagg import SECAGG, SECAGG_PLUS
 from dordis.protocols.summing import SummingProtocol

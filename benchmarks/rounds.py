@@ -16,7 +16,7 @@ from dordis.pipeline.executor import Exchange
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import ClientId, Message
 from dordis.protocols.cohort import agree_on
-from dordis.protocols.distributed_noise import ChunkOutput, NoisyInput, PrivateServer
+from dordis.protocols.noise_addition_and_removal import ChunkOutput, NoisyInput, PrivateServer
 from dordis.protocols.parameters import RUN_BYTES, SEMI_HONEST, Parameters
 from dordis.protocols.secagg import SECAGG, SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import CollectInput

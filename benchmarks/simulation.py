@@ -10,7 +10,7 @@ from benchmarks.figure import Figure
 from benchmarks.timing import repetitions
 from dordis.config.schema import App, Config, Federation, Privacy, Simulation
 from dordis.dropout_models import Rate
-from dordis.privacy.strategies import NoNoise, Strategy, XNoise
+from dordis.privacy.noise_strategies import NoNoise, Strategy, XNoise
 from dordis.rounds.app import Task
 from dordis.simulation.run import prepare
 

@@ -17,13 +17,13 @@ from dordis.pipeline.executor import advance
 from dordis.pipeline.planner import step_name
 from dordis.privacy import scaling
 from dordis.privacy.encoding import SEED_BYTES, Grid, chunk_ends
-from dordis.privacy.mechanisms.distributed import DSkellam
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DSkellam
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import ClientId, Message, Step
 from dordis.protocols.cohort import CohortParameters, agree_on
 from dordis.protocols.delivery import DeliveryClient, Dispatch, Store
-from dordis.protocols.distributed_noise import NoisyInput
 from dordis.protocols.encoded_sums import DistributedDP, encoding_of
+from dordis.protocols.noise_addition_and_removal import NoisyInput
 from dordis.protocols.parameters import RUN_BYTES
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import CollectInput

@@ -26,7 +26,7 @@ from dordis.privacy.skellam_noise import GRID
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import ClientId, MemoryJournal, Message
 from dordis.protocols.cohort import agree_on
-from dordis.protocols.distributed_noise import NoisyInput
+from dordis.protocols.noise_addition_and_removal import NoisyInput
 from dordis.protocols.parameters import RUN_BYTES
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import CollectInput

@@ -15,7 +15,7 @@ from dordis.apps.learning.optim import FedAvg
 from dordis.errors import InputError
 from dordis.privacy import scaling
 from dordis.privacy.encoding import SEED_BYTES, Grid
-from dordis.privacy.mechanisms.distributed import DSkellam
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DSkellam
 from reproduce import Experiment
 from reproduce.cluster.command import costs
 from reproduce.cluster.links import plan_links

@@ -14,8 +14,8 @@ from benchmarks.__main__ import SUITES
 from benchmarks.figure import Figure
 from benchmarks.held_out import PARTS, held_out, save
 from benchmarks.timing import ratio, side_by_side
-from dordis.apps.learning.data import Dataset
 from dordis.apps.learning.formats import UserData, read_npz, read_users
+from dordis.apps.learning.partitioned_data import Dataset
 
 NOT_IN_EVERY_RUN = {  # figures of full runs, and of packages that need not be installed
     "kernels": r"cold_start_s|flwr_.*|shamir_vs_pycryptodome",

@@ -51,15 +51,15 @@ def test_every_file_that_is_named_exists(path):
 
 def test_a_mechanism_a_strategy_and_a_protocol_are_one_line_in_one_table():
     tables = {
-        "privacy/mechanisms/__init__.py": "dordis.privacy.mechanisms.distributed:DDGauss",
-        "privacy/strategies.py": "TABLE = (XNoise, Orig, Early,",
+        "privacy/mechanisms/__init__.py": "dordis.privacy.mechanisms.skellam_and_ddgauss:DDGauss",
+        "privacy/noise_strategies.py": "TABLE = (XNoise, Orig, Early,",
         "protocols/__init__.py": "dordis.protocols.plaintext:PLAINTEXT",
     }
     source = ROOT / "src" / "dordis"
     for table, line in tables.items():
         assert line in (source / table).read_text()
     elsewhere = [path for path in source.rglob("*.py") if path not in {source / table for table in tables}]
-    homes = {"DDGauss": "distributed.py", "Early": "strategies.py", "PLAINTEXT": "plaintext.py"}
+    homes = {"DDGauss": "skellam_and_ddgauss.py", "Early": "noise_strategies.py", "PLAINTEXT": "plaintext.py"}
     for name, own in homes.items():
         users = {str(path.relative_to(source)) for path in elsewhere if re.search(rf"\b{name}\b", path.read_text())}
         assert all(user.endswith(own) or user.startswith("apps/audit/") for user in users), (name, users)

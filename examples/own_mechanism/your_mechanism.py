@@ -7,7 +7,7 @@ import secrets
 from typing import ClassVar
 
 from dordis.privacy.mechanisms import check_bound
-from dordis.privacy.mechanisms.distributed import DSkellam
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DSkellam
 
 
 class Halved(DSkellam, frozen=True, tag="halved"):

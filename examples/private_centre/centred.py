@@ -13,8 +13,8 @@ from typing import ClassVar, Self
 import numpy as np
 
 from dordis.apps.learning.app import Client, Server
-from dordis.apps.learning.data import Samples
 from dordis.apps.learning.models import Work
+from dordis.apps.learning.partitioned_data import Samples
 from dordis.apps.learning.task import LearningTask
 from dordis.errors import InputError
 from dordis.privacy.scaling import Floats

@@ -8,7 +8,7 @@ from fractions import Fraction
 from itertools import groupby
 
 from dordis.errors import InputError
-from dordis.pipeline.performance import Profile
+from dordis.pipeline.performance_model import Profile
 from dordis.pipeline.planner import schedule_stages
 from dordis.protocol import ClientId, Resource
 from dordis.records.run_records import RoundRecord

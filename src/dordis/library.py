@@ -23,7 +23,7 @@ from dordis.dropout_models import DropoutModel, NoDropout, Rate
 from dordis.errors import HopelessPlan, InputError, LedgerDamaged, NothingTrained, RoundFailed
 from dordis.ledger.verification import check_evidence, check_model
 from dordis.privacy.advice import check_prospects, describe_prospects
-from dordis.privacy.strategies import NoNoise
+from dordis.privacy.noise_strategies import NoNoise
 from dordis.protocols import summing_protocol
 from dordis.records import run_records
 from dordis.records.run_records import CONFIG, MODEL, read_state

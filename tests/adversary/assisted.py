@@ -39,7 +39,7 @@ from dordis.protocols.assisted.messages import (
     header_statement,
 )
 from dordis.protocols.assisted.parameters import AssistedParameters
-from dordis.protocols.distributed_noise import client_noise
+from dordis.protocols.noise_addition_and_removal import client_noise
 from dordis.protocols.one_message import seal_boxes
 from dordis.protocols.parameters import pack_words, unpack_words
 from tests.adversary import names

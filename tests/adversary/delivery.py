@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from dordis.kernels.ring import pack
 from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanisms.baselines import NoMechanism
+from dordis.privacy.mechanisms.central_and_local_noise import NoMechanism
 from dordis.protocols.delivery import Dispatch, Store
 from dordis.protocols.encoded_sums import encoding_of
 from tests.adversary import names

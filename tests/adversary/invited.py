@@ -13,7 +13,7 @@ from dordis.identity.registry import Registry
 from dordis.protocol import ClientId
 from dordis.selection.beacon import SeedBeacon
 from dordis.selection.selection import BalancedSelection, Selection
-from dordis.selection.vrf import VrfSelection
+from dordis.selection.vrf_selection import VrfSelection
 from tests.adversary import names
 from tests.adversary.assisted import Asked
 from tests.adversary.attack import attack
@@ -59,7 +59,7 @@ def bring_in_unscheduled(session: Session) -> str:
 @invited(
     "a contribution with a lot that did not win",
     refused_by="check_threshold (ProtocolError)",
-    checks=(names.SELECTION + "vrf.check_threshold",),
+    checks=(names.SELECTION + "vrf_selection.check_threshold",),
 )
 def bring_in_loser(session: Session) -> str:
     """Colluders contribute whose VRF output is not below the threshold, with valid proofs of it."""
@@ -69,7 +69,7 @@ def bring_in_loser(session: Session) -> str:
 @invited(
     "a contribution with the lot of another round",
     refused_by="check_proof (InvalidProof)",
-    checks=(names.SELECTION + "vrf.check_proof",),
+    checks=(names.SELECTION + "vrf_selection.check_proof",),
 )
 def show_another_round(session: Session) -> str:
     """A colluder that was not selected contributes with its proof of an earlier round, in which it was."""
@@ -79,7 +79,7 @@ def show_another_round(session: Session) -> str:
 @invited(
     "a contribution with the lot of another client",
     refused_by="check_proof (InvalidProof)",
-    checks=(names.SELECTION + "vrf.check_proof",),
+    checks=(names.SELECTION + "vrf_selection.check_proof",),
 )
 def show_another_client(session: Session) -> str:
     """A colluder that was not selected contributes with the proof of another colluder."""
@@ -89,7 +89,7 @@ def show_another_client(session: Session) -> str:
 @invited(
     "lots under a beacon of the server's own",
     refused_by="check_proof (InvalidProof)",
-    checks=(names.SELECTION + "vrf.check_proof",),
+    checks=(names.SELECTION + "vrf_selection.check_proof",),
 )
 def replace_beacon(session: Session) -> str:
     """Server and colluders draw under a beacon value with which they win; the helper has read the published one."""

@@ -7,7 +7,7 @@ from dordis.crypto.suite import DEFAULT
 from dordis.kernels.ring import pack, unpack
 from dordis.privacy import scaling
 from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanisms.distributed import DSkellam
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DSkellam
 from dordis.protocols.encoded_sums import encoding_of
 from dordis.protocols.secagg import masking
 from dordis.protocols.secagg.messages import CollectInput, MaskedInput, Unmask

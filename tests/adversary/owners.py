@@ -13,7 +13,7 @@ from dordis.owner.policy import RECORD, Owner, Policy
 from dordis.privacy import gdp, scaling
 from dordis.privacy.clipping import clipping_bit
 from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanisms.distributed import DSkellam
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DSkellam
 from dordis.privacy.record_encoding import RecordEncoding
 from dordis.privacy.record_encoding import sensitivity as record_sensitivity
 from dordis.privacy.xnoise_components import Scheme

@@ -21,13 +21,13 @@ from dordis.owner.participation import MemoryParticipation, Participation
 from dordis.owner.policy import Owner, Policy
 from dordis.privacy import scaling
 from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanisms.distributed import DSkellam
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DSkellam
 from dordis.privacy.scaling import Floats
 from dordis.protocol import ClientId, Journal
 from dordis.protocols.cohort import agree_on
 from dordis.protocols.delivery import DeliveryClient
-from dordis.protocols.distributed_noise import NoisyInput
 from dordis.protocols.encoded_sums import DistributedDP, encoding_of
+from dordis.protocols.noise_addition_and_removal import NoisyInput
 from dordis.protocols.parameters import MALICIOUS, Parameters, table_hash
 from dordis.protocols.secagg import SECAGG_PLUS, SecAggClient
 from dordis.protocols.secagg.client import SecAggState

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from dordis.kernels.reals import sum_integer_squares
 from dordis.privacy import scaling
 from dordis.privacy.encoding import PROJECTION, SEED_BYTES, Grid, centre, draw_signs
-from dordis.privacy.mechanisms.baselines import CentralGaussian
-from dordis.privacy.mechanisms.distributed import DSkellam
+from dordis.privacy.mechanisms.central_and_local_noise import CentralGaussian
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DSkellam
 from dordis.protocols.encoded_sums import encoding_of
 from dordis.protocols.parameters import Projection
 from tests.adversary import names

@@ -10,7 +10,7 @@ from dordis.kernels.ring import Vector, unpack
 from dordis.privacy.skellam_noise import add_noise
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import Parameters
-from dordis.protocols.secagg import masking, secret_recovery
+from dordis.protocols.secagg import masking, unmasking
 from dordis.protocols.secagg.masking import share_hashes
 from dordis.protocols.secagg.messages import Advertisement
 from tests.adversary.participants import Clients
@@ -87,7 +87,7 @@ def summed(session: Session, members: Clients, keys: Shares, masks: Shares, chun
     private = {u: rebuild(session, shares) for u, shares in keys.items()}
     self_masks = {u: rebuild(session, masks[u]) for u in members}
     public = {u: session.masking_key(u, chunk) for u in members}
-    secret_recovery.remove_masks(DEFAULT, total, session.parameters, chunk, private, self_masks, public)
+    unmasking.remove_masks(DEFAULT, total, session.parameters, chunk, private, self_masks, public)
     return total
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from dordis.crypto import vrf
 from dordis.protocol import ClientId, MemoryJournal
 from dordis.selection.selection import NO_PROOFS, BalancedSelection, Proofs, Selection, UniformSelection
-from dordis.selection.vrf import VrfSelection
+from dordis.selection.vrf_selection import VrfSelection
 from tests.adversary import names
 from tests.adversary.attack import Attack, attack
 from tests.adversary.forms import enter
@@ -61,7 +61,7 @@ def enter_by(
     refused_by="check_threshold (ProtocolError)",
     stage="AdvertiseKeys",
     graphs=(COMPLETE,),
-    checks=(names.SELECTION + "vrf.check_threshold",),
+    checks=(names.SELECTION + "vrf_selection.check_threshold",),
 )
 def bring_in_loser(session: Session) -> str:
     """Take a colluder that was not selected into U, with a valid proof of its VRF output."""
@@ -97,7 +97,7 @@ ATTACKS = (
         lambda session: enter_by(session, proofs={session.last: proof(session.last, INDEX - 1)}),
         refused_by="check_proof (InvalidProof)",
         stage="AdvertiseKeys",
-        checks=(names.SELECTION + "vrf.check_proof",),
+        checks=(names.SELECTION + "vrf_selection.check_proof",),
     ),
     false_selection(
         "a VRF proof by another key",
@@ -105,7 +105,7 @@ ATTACKS = (
         lambda session: enter_by(session, proofs={session.last: proof(OUTSIDER)}),
         refused_by="check_proof (InvalidProof)",
         stage="AdvertiseKeys",
-        checks=(names.SELECTION + "vrf.check_proof",),
+        checks=(names.SELECTION + "vrf_selection.check_proof",),
     ),
     bring_in_loser,
     go_back,
@@ -115,7 +115,7 @@ ATTACKS = (
         lambda session: enter_by(session, ENDED),
         refused_by="check_index_planned (ProtocolError)",
         stage="Invite",
-        checks=(names.SELECTION + "vrf.check_index_planned",),
+        checks=(names.SELECTION + "vrf_selection.check_index_planned",),
     ),
     false_selection(
         "a beacon of the server's own",
@@ -160,7 +160,7 @@ ATTACKS = (
         lambda session: enter_by(session, proofs={OUTSIDER: proof(OUTSIDER)}),
         refused_by="check_proofs_complete (MalformedMessage)",
         stage="AdvertiseKeys",
-        checks=(names.SELECTION + "vrf.check_proofs_complete",),
+        checks=(names.SELECTION + "vrf_selection.check_proofs_complete",),
     ),
     false_selection(
         "a selection without the client itself",

@@ -17,7 +17,7 @@ from dordis.owner.policy import Owner
 from dordis.pipeline import executor as drive
 from dordis.privacy.xnoise_components import removal_context
 from dordis.protocol import ClientId, Journal, MemoryJournal, Message, Party, Requests, reply_to
-from dordis.protocols.distributed_noise import ChunkOutput, PrivateServer
+from dordis.protocols.noise_addition_and_removal import ChunkOutput, PrivateServer
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import SecAggClient, SecAggServer, masking, messages
 from dordis.protocols.secagg.client import SecAggState

@@ -18,11 +18,11 @@ from dordis.privacy.record_accounting import SampledEvents
 from dordis.protocols import cohort, delivery, limits, parameters, summing
 from dordis.protocols.assisted import checks as assisted_checks
 from dordis.protocols.assisted import parameters as assisted_parameters
-from dordis.protocols.secagg import checks
+from dordis.protocols.secagg import client_checks
 from dordis.protocols.secagg.client import SecAggClient
 from dordis.rounds import arrivals, impossible_sums, invitation
 from dordis.rounds import catch_up as missed
-from dordis.selection import selection, vrf
+from dordis.selection import selection, vrf_selection
 from tests.adversary import names
 from tests.adversary.attack import Attack
 from tests.adversary.suite import ATTACKS
@@ -40,7 +40,7 @@ GUARDED = (
     limits,
     parameters,
     cohort,
-    checks,
+    client_checks,
     delivery,
     invitation,
     missed,
@@ -48,7 +48,7 @@ GUARDED = (
     selection,
     arrivals,
     summing,
-    vrf,
+    vrf_selection,
     policy,
     participation,
     journal,
@@ -80,10 +80,10 @@ ALLOWED = {
     # Without it the rule of removal refuses a client twice: tests/protocols/assisted/test_helper.py.
     "dordis.protocols.assisted.checks.check_sorted",
     # Without it a client gives an empty answer and has used up its one answer at stage 5: nobody gains anything.
-    "dordis.protocols.secagg.checks.check_not_empty",
+    "dordis.protocols.secagg.client_checks.check_not_empty",
     # Without it the look-up of the member's VRF key fails: a crash instead of a refusal, never an acceptance; and the
     # round protocol's own check_registered has refused such a U before.
-    "dordis.selection.vrf.check_registered",
+    "dordis.selection.vrf_selection.check_registered",
     # Without them a client only works longer, for noise that its owner allows: `benchmarks refusals` measures that.
     "dordis.protocols.limits.check_components",
     "dordis.protocols.limits.check_places",
@@ -214,4 +214,4 @@ def test_every_check_is_in_some_attacks_way() -> None:
     }
     tried = {name for attack in ATTACKS for name in (*attack.checks, *attack.overlapping)}
     assert guards - tried == ALLOWED
-    assert checks.verify_statement is pkgutil.resolve_name(names.VERIFY)
+    assert client_checks.verify_statement is pkgutil.resolve_name(names.VERIFY)

@@ -8,7 +8,7 @@ from dordis.config import read_presets
 from dordis.config.reading import config_to_toml, merge_settings, parse_assignment, read_alerts, read_config
 from dordis.config.schema import Config
 from dordis.errors import InputError
-from dordis.privacy.strategies import Conservative, Orig, XNoise
+from dordis.privacy.noise_strategies import Conservative, Orig, XNoise
 
 
 def file_with(tmp_path, text):

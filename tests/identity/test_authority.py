@@ -1,5 +1,6 @@
 """The authority: who becomes a member, whose keys are replaced or revoked, and what the registry says of it."""
 
+import errno
 import json
 import os
 
@@ -311,7 +312,7 @@ def test_a_failed_signature_leaves_the_registry_as_it_was(authority, monkeypatch
     before = (authority.path / module.REGISTRY_FILE).read_bytes()
 
     def fail(descriptor):
-        raise OSError("the disk is gone")
+        raise OSError(errno.EIO, "the disk is gone")
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="gone"):

@@ -1,5 +1,6 @@
 """The registry: what may be in it, its root, and the one way to write it down."""
 
+import errno
 import hashlib
 import os
 
@@ -106,7 +107,7 @@ def test_a_failed_save_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatc
     registry_of(1).save(path)
 
     def fail(descriptor):
-        raise OSError("the disk is gone")
+        raise OSError(errno.EIO, "the disk is gone")
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="gone"):

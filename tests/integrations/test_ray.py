@@ -15,8 +15,8 @@ from dordis.config.schema import Config, Simulation
 from dordis.errors import InputError, MissingExtra, UnusableUpdate
 from dordis.library import run
 from dordis.privacy.accounting import ParticipationSchedule
+from dordis.privacy.noise_strategies import XNoise
 from dordis.privacy.setting import Setting
-from dordis.privacy.strategies import XNoise
 from dordis.protocols.secagg import SECAGG
 from dordis.records.manifest import describe_fidelity
 from dordis.rounds.app import FixedClient

@@ -26,8 +26,8 @@ from dordis.privacy.accounting import (
 from dordis.privacy.clipping import clipping_bit
 from dordis.privacy.encoding import Grid
 from dordis.privacy.mechanisms import Mechanism
-from dordis.privacy.mechanisms.baselines import CentralGaussian, LocalGaussian, NoMechanism
-from dordis.privacy.mechanisms.distributed import DDGauss, DSkellam, discrete_gaussian_masses
+from dordis.privacy.mechanisms.central_and_local_noise import CentralGaussian, LocalGaussian, NoMechanism
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DDGauss, DSkellam, discrete_gaussian_masses
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols.cohort import CohortParameters, agree_on
 from dordis.protocols.encoded_sums import encoding_of

@@ -19,8 +19,8 @@ from dordis.identity.keys import load_client_credentials, load_server_credential
 from dordis.network import authentication, client, client_transfers, messages
 from dordis.network.authentication import ExpiryWatch, LoginCredentials
 from dordis.network.client_transfers import Address
+from dordis.network.download_endpoint import split_body
 from dordis.network.messages import BodyInfo, Challenge, Request, Shutdown, Welcome
-from dordis.network.server_transfers import split_body
 from dordis.protocols.assisted import ASSISTED
 from dordis.protocols.assisted.messages import Introduce
 from dordis.protocols.delivery import Dispatch, Received
@@ -253,7 +253,7 @@ def test_a_client_handles_one_chunk_while_the_sum_of_another_is_downloaded(local
         async for piece in split_body(data, start):
             yield piece
 
-    monkeypatch.setattr("dordis.network.server_transfers.split_body", held)
+    monkeypatch.setattr("dordis.network.download_endpoint.split_body", held)
     local.join(1, party)
     local.ask({1: Begin(PARAMETERS)})
     pending = local.send({1: Dispatch(1, 7, total)})

@@ -88,7 +88,7 @@ def test_a_download_that_breaks_off_again_and_again_is_finished_if_every_attempt
         return response
 
     body = bytes(2 * ATTEMPTS * client_transfers.PROGRESS)
-    monkeypatch.setattr("dordis.network.server_transfers.DownloadEndpoint.get", send_a_part)
+    monkeypatch.setattr("dordis.network.download_endpoint.DownloadEndpoint.get", send_a_part)
     monkeypatch.setattr(client_transfers, "FIRST_PAUSE", 0.0)
     local = serving(folder)
     local.join(1, ScriptedParty(1))
@@ -178,7 +178,7 @@ async def exclude(local, client):
     ("endpoint", "request_kind"),
     [
         ("upload_endpoint.UploadEndpoint.put", Contribute(0)),
-        ("server_transfers.DownloadEndpoint.get", Dispatch(0, 7, bytes(10**4))),
+        ("download_endpoint.DownloadEndpoint.get", Dispatch(0, 7, bytes(10**4))),
     ],
     ids=["upload", "download"],
 )

@@ -13,7 +13,7 @@ import pytest
 
 from dordis import wire
 from dordis.identity.keys import load_client_credentials
-from dordis.network import authentication, server_transfers
+from dordis.network import authentication, download_endpoint
 from dordis.network.messages import MACHINE_BYTES, SUBPROTOCOL, VERSION_HEADER, BodyInfo, Hello
 from dordis.protocols.plaintext import Begin, Contribution
 from tests.case_samples import sample_cases
@@ -232,7 +232,7 @@ def test_a_visit_that_is_cut_leaves_no_traceback_and_gives_its_place_back(folder
 
 
 def test_a_download_that_stalls_is_cut_with_one_line(challenging, caplog, monkeypatch):
-    monkeypatch.setattr(server_transfers, "DOWNLOAD_STALL", 0.05)
+    monkeypatch.setattr(download_endpoint, "DOWNLOAD_STALL", 0.05)
     caplog.set_level(logging.INFO)
     connection = CutConnection(challenging.folder, challenging.server.port)
     connection.write(requests_with_token(challenging)["download"])

@@ -36,7 +36,7 @@ from dordis.runs.job import prepare
 from dordis.runs.run import manifest_of
 from dordis.selection.beacon import FileBeacon
 from dordis.selection.selection import BalancedSelection
-from dordis.selection.vrf import VrfSelection, vrf_number
+from dordis.selection.vrf_selection import VrfSelection, vrf_number
 from tests.network.assisted_run import assisted_keys
 from tests.network.process_roles import Total, settings
 from tests.network.test_client_setup import CREATED, lines

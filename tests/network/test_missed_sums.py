@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from dordis.errors import MalformedMessage, ProtocolError
-from dordis.network.server_transfers import SumDocument, read_sums
+from dordis.network.download_endpoint import SumDocument, read_sums
 from dordis.network.visits import PublishedRound
 from dordis.protocols.limits import MOST_REPLAYS
 from dordis.rounds.invitation import Train

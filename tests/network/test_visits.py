@@ -12,12 +12,12 @@ from dordis.config.schema import Deadlines
 from dordis.errors import ProtocolError
 from dordis.identity.keys import load_client_credentials, load_server_credentials
 from dordis.identity.registry import SignedRegistry
-from dordis.network import server_transfers
+from dordis.network import download_endpoint
 from dordis.network.authentication import Authenticator, client_context
 from dordis.network.deadlines import AdaptiveDeadlines
+from dordis.network.download_endpoint import decode_history, split_history
 from dordis.network.messages import SUBPROTOCOL, VERSION_HEADER, task_tag
 from dordis.network.server import Server
-from dordis.network.server_transfers import decode_history, split_history
 from dordis.network.visits import PublishedRound, VisitEndpoint
 from dordis.protocol import OpenCall
 from dordis.protocols.plaintext import Contribute, Contribution
@@ -206,7 +206,7 @@ def test_a_contribution_while_the_disk_is_full_is_refused_for_now_and_comes_agai
     async def scenario():
         taking = visits.take_in_background(visits.open())
         with monkeypatch.context() as patched:
-            patched.setattr(server_transfers.tempfile, "TemporaryFile", full_file)
+            patched.setattr(download_endpoint.tempfile, "TemporaryFile", full_file)
             status, headers, _ = await visits.put(body_of(b"a"), "c1")
             assert (status, headers["Retry-After"]) == (503, "1")
         assert (await visits.put(body_of(b"a"), "c1"))[0] == 204

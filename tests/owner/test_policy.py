@@ -32,8 +32,8 @@ from dordis.owner.participation import MemoryParticipation
 from dordis.owner.policy import Owner, Policy
 from dordis.privacy import scaling
 from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanisms.baselines import CentralGaussian
-from dordis.privacy.mechanisms.distributed import DDGauss
+from dordis.privacy.mechanisms.central_and_local_noise import CentralGaussian
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DDGauss
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import ClientId
 from dordis.protocols.cohort import agree_on
@@ -48,7 +48,7 @@ from dordis.rounds.invitation import Terms, Train
 from dordis.rounds.privacy_gate import PrivacyGate
 from dordis.selection.beacon import SeedBeacon
 from dordis.selection.selection import BalancedSelection
-from dordis.selection.vrf import VrfSelection
+from dordis.selection.vrf_selection import VrfSelection
 from tests.adversary.participants import careful_owner
 from tests.rounds.parties import DIM, MODEL, Federation, Member, agreed, invite_to, pieces
 from tests.runs.cohorts import RUN, keys_of, registry_of

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dordis.errors import InputError
-from dordis.pipeline.performance import SetupModel, StageModel
+from dordis.pipeline.performance_model import SetupModel, StageModel
 from dordis.pipeline.planner import PipelinePlan, group_stages, plan_chunks, predecessors, schedule_stages, step_name
 from dordis.protocol import Resource, Step
 

@@ -6,7 +6,7 @@ import pytest
 
 from dordis.errors import InputError
 from dordis.pipeline.executor import Span, Timeline
-from dordis.pipeline.performance import WARMING, AutoChunks, list_trial_chunks
+from dordis.pipeline.performance_model import WARMING, AutoChunks, list_trial_chunks
 from dordis.pipeline.planner import plan_chunks, schedule_stages
 from dordis.protocol import SETUP, Resource
 from tests.case_samples import sample_cases

@@ -17,7 +17,7 @@ from dordis.privacy.advice import advise, clients_for_ratio, list_warnings, para
 from dordis.privacy.planning import Plan, plan
 from dordis.privacy.setting import Setting
 from dordis.privacy.skellam_noise import add_noise
-from dordis.protocols.distributed_noise import split_variance
+from dordis.protocols.noise_addition_and_removal import split_variance
 
 HOSPITALS = Setting(ParticipationSchedule(10, 10, 50), dim=1_000_000, delta=1e-5), 6.0
 MORE_HOSPITALS = Setting(ParticipationSchedule(1000, 100, 50), dim=18_410, delta=1e-5), 3.0

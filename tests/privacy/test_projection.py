@@ -13,12 +13,12 @@ from dordis.privacy import encoding, projection, scaling
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.encoding import PROJECTION, Grid, centre, decode, draw_signs
 from dordis.privacy.mechanisms import check_folding
-from dordis.privacy.mechanisms.baselines import NoMechanism
-from dordis.privacy.mechanisms.distributed import DSkellam
+from dordis.privacy.mechanisms.central_and_local_noise import NoMechanism
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DSkellam
+from dordis.privacy.noise_strategies import Central, XNoise
 from dordis.privacy.planning import plan
 from dordis.privacy.projection import Alignment
 from dordis.privacy.setting import Setting
-from dordis.privacy.strategies import Central, XNoise
 from dordis.runs.plan import RoundPlan
 from tests.references import encoding as reference
 from tests.references import masks

@@ -12,10 +12,10 @@ from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import DordisError
 from dordis.pipeline import executor as drive
 from dordis.privacy.encoding import chunk_ends
-from dordis.privacy.mechanisms.distributed import DSkellam
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DSkellam
 from dordis.protocols import cohort, plaintext
-from dordis.protocols.distributed_noise import ChunkOutput, NoisyInput, PrivateServer
 from dordis.protocols.encoded_sums import encoding_of
+from dordis.protocols.noise_addition_and_removal import ChunkOutput, NoisyInput, PrivateServer
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.simulation.exchange import LocalExchange

@@ -10,7 +10,7 @@ import numpy as np
 from dordis.pipeline import executor as drive
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import ClientId
-from dordis.protocols.distributed_noise import NoisyInput, PrivateServer
+from dordis.protocols.noise_addition_and_removal import NoisyInput, PrivateServer
 from dordis.protocols.parameters import common_part, complete
 from dordis.protocols.summing import Roster
 from dordis.simulation.exchange import LocalExchange

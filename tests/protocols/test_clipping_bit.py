@@ -11,8 +11,8 @@ from dordis.privacy.accounting import ParticipationSchedule, SkellamSum
 from dordis.privacy.clipping import Quantile, next_bound
 from dordis.privacy.planning import plan
 from dordis.privacy.setting import Setting
-from dordis.protocols.distributed_noise import PrivateServer
 from dordis.protocols.encoded_sums import DistributedDP, releases_of
+from dordis.protocols.noise_addition_and_removal import PrivateServer
 from dordis.protocols.parameters import MALICIOUS
 from dordis.protocols.secagg import SecAggServer
 from dordis.simulation.exchange import LocalExchange

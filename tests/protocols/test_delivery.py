@@ -7,7 +7,7 @@ from dordis.errors import Aborted, InputError, ParametersRefused, ProtocolError,
 from dordis.kernels.ring import pack
 from dordis.pipeline import executor as drive
 from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanisms.baselines import CentralGaussian, NoMechanism
+from dordis.privacy.mechanisms.central_and_local_noise import CentralGaussian, NoMechanism
 from dordis.protocol import Resource, reply_to
 from dordis.protocols.cohort import agree_on
 from dordis.protocols.delivery import (
@@ -18,8 +18,8 @@ from dordis.protocols.delivery import (
     Store,
     Stored,
 )
-from dordis.protocols.distributed_noise import ChunkOutput
 from dordis.protocols.encoded_sums import DistributedDP, encoding_of
+from dordis.protocols.noise_addition_and_removal import ChunkOutput
 from dordis.simulation.exchange import LocalExchange
 
 DIM, BLOCK, BITS = 50, 8, 20

@@ -18,16 +18,16 @@ from dordis.errors import InputError, ParametersRefused
 from dordis.pipeline import executor as drive
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.encoding import Grid, centre
-from dordis.privacy.mechanisms.baselines import NoMechanism
-from dordis.privacy.mechanisms.distributed import DDGauss, DSkellam
+from dordis.privacy.mechanisms.central_and_local_noise import NoMechanism
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DDGauss, DSkellam
 from dordis.privacy.planning import plan
 from dordis.privacy.setting import Setting
 from dordis.privacy.skellam_noise import noise
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols import cohort, plaintext
 from dordis.protocols import parameters as rules
-from dordis.protocols.distributed_noise import ChunkOutput, NoisyInput, PrivateServer
 from dordis.protocols.encoded_sums import DistributedDP, encoding_of, mechanism_of
+from dordis.protocols.noise_addition_and_removal import ChunkOutput, NoisyInput, PrivateServer
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
 from dordis.protocols.sparse_graph import least_quorum, least_threshold
 from dordis.simulation.exchange import LocalExchange

@@ -24,7 +24,7 @@ from dordis.ledger import ledger as ledgers
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import ClientId, OpenCall, Role
 from dordis.protocols.cohort import agree_on
-from dordis.protocols.distributed_noise import client_noise
+from dordis.protocols.noise_addition_and_removal import client_noise
 from dordis.records import run_records
 from dordis.records.run_records import LEDGER
 from dordis.report.page import write_report

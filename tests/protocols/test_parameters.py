@@ -12,7 +12,7 @@ from dordis import wire
 from dordis.errors import Aborted, InputError, MalformedMessage, ParametersRefused
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols.cohort import CohortParameters, agree_on
-from dordis.protocols.distributed_noise import NoisyInput
+from dordis.protocols.noise_addition_and_removal import NoisyInput
 from dordis.protocols.parameters import check_tables
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import AdvertiseKeys

@@ -23,8 +23,8 @@ from dordis.privacy.skellam_noise import noise
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols import summing_protocol
 from dordis.protocols.cohort import agree_on
-from dordis.protocols.distributed_noise import NoisyInput, PrivateServer
 from dordis.protocols.escrow import IssuedSecrets, draw_secrets
+from dordis.protocols.noise_addition_and_removal import NoisyInput, PrivateServer
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
 from dordis.protocols.plaintext import (
     PLAINTEXT,

@@ -14,8 +14,8 @@ from dordis.privacy.setting import Setting
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols import parameters as rules
 from dordis.protocols.costs import round_cost
-from dordis.protocols.distributed_noise import ChunkOutput
 from dordis.protocols.encoded_sums import DistributedDP, mechanism_of
+from dordis.protocols.noise_addition_and_removal import ChunkOutput
 from dordis.protocols.parameters import MALICIOUS, Projection
 from dordis.protocols.sparse_graph import least_quorum, least_threshold
 from tests.privacy.clipping_bits import plan_bit

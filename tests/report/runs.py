@@ -13,8 +13,8 @@ import numpy as np
 from dordis.ledger.ledger import Ledger
 from dordis.ledger.receipt import Receipt, last_digest
 from dordis.privacy.accounting import ParticipationSchedule
+from dordis.privacy.noise_strategies import TABLE
 from dordis.privacy.setting import Setting
-from dordis.privacy.strategies import TABLE
 from dordis.privacy.xnoise_components import NoisePlan, Scheme
 from dordis.records.manifest import DEPLOYED, Manifest, PlanRecord
 from dordis.records.run_records import (

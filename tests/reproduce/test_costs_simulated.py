@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dordis.pipeline.performance import Profile
+from dordis.pipeline.performance_model import Profile
 from dordis.pipeline.planner import plan_chunks, schedule_stages
 from dordis.protocol import Resource
 from dordis.simulation.virtual_devices import Device, heterogeneous

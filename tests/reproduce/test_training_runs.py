@@ -8,8 +8,8 @@ import pytest
 from dordis.config.reading import read_config
 from dordis.errors import InputError
 from dordis.privacy.accounting import ParticipationSchedule
+from dordis.privacy.noise_strategies import Conservative
 from dordis.privacy.setting import Setting
-from dordis.privacy.strategies import Conservative
 from dordis.runs.plan import RoundPlan
 from reproduce import dynamics, training_runs, utility
 from reproduce.training_runs import DIGITS, TASKS, choose_tasks

@@ -15,7 +15,7 @@ from dordis.errors import DordisError
 from dordis.kernels.ring import pack
 from dordis.privacy import scaling
 from dordis.privacy.encoding import Grid, quantise
-from dordis.privacy.mechanisms.distributed import DSkellam
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DSkellam
 from dordis.protocol import MemoryJournal, Message
 from dordis.protocols.delivery import Dispatch
 from dordis.protocols.encoded_sums import encoding_of

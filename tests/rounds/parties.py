@@ -11,7 +11,7 @@ from dordis.errors import ParametersRefused
 from dordis.kernels.ring import pack
 from dordis.pipeline.executor import serialise_exchange
 from dordis.privacy.encoding import Grid, chunk_ends
-from dordis.privacy.mechanisms.distributed import DSkellam
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DSkellam
 from dordis.privacy.scaling import sensitivity
 from dordis.privacy.setting import default_threshold
 from dordis.privacy.xnoise_components import Scheme

@@ -11,7 +11,7 @@ from dordis.apps.learning import Client as Learner
 from dordis.errors import DordisError, MalformedMessage, ParametersRefused, ProtocolError, UnexpectedRequest
 from dordis.owner.directory import ClientDirectory
 from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanisms.distributed import DSkellam
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DSkellam
 from dordis.privacy.scaling import sensitivity
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols.cohort import agree_on

@@ -11,7 +11,7 @@ from dordis.crypto.suite import DEFAULT
 from dordis.errors import BudgetExceeded, InputError, TooManyDropouts, UnusableUpdate
 from dordis.pipeline import executor as drive
 from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanisms.baselines import CentralGaussian, NoMechanism
+from dordis.privacy.mechanisms.central_and_local_noise import CentralGaussian, NoMechanism
 from dordis.protocol import Resource
 from dordis.protocols.encoded_sums import DistributedDP
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST

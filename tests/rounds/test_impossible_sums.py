@@ -15,15 +15,15 @@ from dordis.errors import ImpossibleSum
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.clipping import clipping_bit
 from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanisms.baselines import CentralGaussian, LocalGaussian, NoMechanism
-from dordis.privacy.mechanisms.distributed import DDGauss, DSkellam
+from dordis.privacy.mechanisms.central_and_local_noise import CentralGaussian, LocalGaussian, NoMechanism
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DDGauss, DSkellam
 from dordis.privacy.planning import plan
 from dordis.privacy.scaling import sensitivity
 from dordis.privacy.setting import Setting
 from dordis.privacy.skellam_noise import NoiseLaw, add_noise
 from dordis.protocols.cohort import agree_on
-from dordis.protocols.distributed_noise import ChunkOutput
 from dordis.protocols.encoded_sums import DistributedDP, encoding_of
+from dordis.protocols.noise_addition_and_removal import ChunkOutput
 from dordis.protocols.plaintext import PLAINTEXT
 from dordis.protocols.secagg import SECAGG, masking
 from dordis.rounds.impossible_sums import (

@@ -9,10 +9,10 @@ import pytest
 from dordis.errors import ParametersRefused
 from dordis.owner.policy import Policy, check_noise
 from dordis.privacy.accounting import ParticipationSchedule
-from dordis.privacy.mechanisms.distributed import DDGauss, DSkellam
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DDGauss, DSkellam
+from dordis.privacy.noise_strategies import Central, Conservative, Local, NoNoise, Orig, XNoise
 from dordis.privacy.record_encoding import RecordEncoding
 from dordis.privacy.setting import Setting
-from dordis.privacy.strategies import Central, Conservative, Local, NoNoise, Orig, XNoise
 from dordis.protocols.costs import noise_ratios
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
 from dordis.rounds.invitation import Terms, check_terms, check_terms_kept

@@ -13,10 +13,10 @@ from dordis.errors import ParametersRefused
 from dordis.ledger.ledger import Budget, Ledger
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.encoding import centre
-from dordis.privacy.mechanisms.distributed import DSkellam
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DSkellam
+from dordis.privacy.noise_strategies import XNoise
 from dordis.privacy.setting import Setting
 from dordis.privacy.skellam_noise import NoiseLaw, add_noise, round_up_variance
-from dordis.privacy.strategies import XNoise
 from dordis.protocols.encoded_sums import mechanism_of
 from dordis.protocols.parameters import SEMI_HONEST, check_tables
 from dordis.protocols.plaintext import PLAINTEXT

@@ -11,10 +11,10 @@ from dordis.privacy import accounting
 from dordis.privacy.accounting import Gaussian, ParticipationSchedule, Repeated
 from dordis.privacy.clipping import CLIPPING_BIT
 from dordis.privacy.further_releases import FurtherValue
-from dordis.privacy.mechanisms.distributed import DDGauss
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DDGauss
+from dordis.privacy.noise_strategies import TABLE, Central, Conservative, Early, Local, NoNoise, Orig, Rebasing, XNoise
 from dordis.privacy.setting import Setting
-from dordis.privacy.strategies import TABLE, Central, Conservative, Early, Local, NoNoise, Orig, Rebasing, XNoise
-from dordis.protocols.distributed_noise import ChunkOutput
+from dordis.protocols.noise_addition_and_removal import ChunkOutput
 from dordis.protocols.parameters import SEMI_HONEST
 from dordis.runs.plan import RoundPlan
 from dordis.runs.threat_model import ThreatModel

@@ -23,7 +23,8 @@ from dordis.owner.participation import FileParticipation, Limits, OwnerBudget
 from dordis.owner.policy import Policy
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.clipping import Clipping, Quantile
-from dordis.privacy.mechanisms.baselines import LocalGaussian
+from dordis.privacy.mechanisms.central_and_local_noise import LocalGaussian
+from dordis.privacy.noise_strategies import Orig, Strategy, XNoise
 from dordis.privacy.record_accounting import (
     RecordSampling,
     SampledEvents,
@@ -34,7 +35,6 @@ from dordis.privacy.record_accounting import (
 )
 from dordis.privacy.scaling import LARGEST_BLOCK
 from dordis.privacy.setting import Setting
-from dordis.privacy.strategies import Orig, Strategy, XNoise
 from dordis.protocol import MemoryJournal
 from dordis.protocols.costs import RoundCost, round_cost
 from dordis.protocols.encoded_sums import DistributedDP

@@ -8,7 +8,7 @@ import pytest
 from dordis import wire
 from dordis.owner.directory import ClientDirectory
 from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanisms.baselines import NoMechanism
+from dordis.privacy.mechanisms.central_and_local_noise import NoMechanism
 from dordis.protocols.delivery import Store
 from dordis.protocols.parameters import MALICIOUS
 from dordis.protocols.plaintext import PLAINTEXT

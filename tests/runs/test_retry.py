@@ -8,7 +8,7 @@ from dordis.errors import InputError, RoundFailed, TooFewClients, Unrecoverable
 from dordis.pipeline import executor as drive
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols.cohort import agree_on
-from dordis.protocols.distributed_noise import PrivateServer
+from dordis.protocols.noise_addition_and_removal import PrivateServer
 from dordis.protocols.parameters import MALICIOUS
 from dordis.protocols.secagg import SecAggServer
 from dordis.protocols.secagg.messages import DeliverShares

@@ -14,9 +14,9 @@ from dordis.errors import BudgetExceeded, InputError, TooFewClients, TooManyDrop
 from dordis.ledger.client_spending import Account
 from dordis.ledger.ledger import Budget, Charge, Ledger, verify_ledger
 from dordis.privacy.accounting import ParticipationSchedule
+from dordis.privacy.noise_strategies import XNoise
 from dordis.privacy.planning import plan
 from dordis.privacy.setting import Setting
-from dordis.privacy.strategies import XNoise
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
 from dordis.protocols.sparse_graph import failure, solve
 from dordis.runs.plan import RoundPlan

@@ -25,7 +25,7 @@ from dordis.protocols.parameters import SEMI_HONEST
 from dordis.selection import selection as module
 from dordis.selection.beacon import SeedBeacon
 from dordis.selection.selection import BalancedSelection, EveryClient, UniformSelection, draw_failure_probability
-from dordis.selection.vrf import VrfSelection
+from dordis.selection.vrf_selection import VrfSelection
 from tests.runs.cohorts import OTHER_RUN, RUN, a_round, an_invite, registry_of
 
 REFUSALS = (ProtocolError, InvalidProof, ParametersRefused)

@@ -23,13 +23,13 @@ from dordis.privacy.accounting import SkellamSum
 from dordis.privacy.clipping import CLIPPING_BIT
 from dordis.privacy.encoding import Grid
 from dordis.privacy.further_releases import FurtherRelease, FurtherValue
-from dordis.privacy.mechanisms.baselines import NoMechanism
-from dordis.privacy.mechanisms.distributed import DSkellam
+from dordis.privacy.mechanisms.central_and_local_noise import NoMechanism
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DSkellam
 from dordis.privacy.skellam_noise import SKELLAM
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols.cohort import agree_on
-from dordis.protocols.distributed_noise import PrivateServer
 from dordis.protocols.encoded_sums import DistributedDP, encoding_of
+from dordis.protocols.noise_addition_and_removal import PrivateServer
 from dordis.protocols.parameters import MALICIOUS
 from dordis.protocols.secagg import SecAggServer
 from dordis.report.page import write_report

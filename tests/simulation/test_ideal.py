@@ -11,8 +11,8 @@ import pytest
 from dordis.crypto import vrf
 from dordis.errors import DordisError
 from dordis.privacy.accounting import ParticipationSchedule
+from dordis.privacy.noise_strategies import XNoise
 from dordis.privacy.setting import Setting
-from dordis.privacy.strategies import XNoise
 from dordis.protocols.parameters import MALICIOUS
 from dordis.protocols.secagg import SECAGG, SECAGG_PLUS
 from dordis.runs.coordinator import Coordinator
@@ -20,7 +20,7 @@ from dordis.runs.plan import RoundPlan
 from dordis.runs.threat_model import ThreatModel
 from dordis.selection.beacon import SeedBeacon
 from dordis.selection.selection import EveryClient
-from dordis.selection.vrf import VrfSelection
+from dordis.selection.vrf_selection import VrfSelection
 from dordis.simulation.population import SimulatedHome
 from dordis.simulation.run import home_of_updates
 

@@ -17,7 +17,7 @@ from dordis.rounds.invitation import Accepted
 from dordis.runs.coordinator import Coordinator
 from dordis.selection.colluders import vrf_quantile, window_quantile
 from dordis.selection.selection import BalancedSelection, OpenArrival
-from dordis.selection.vrf import VrfSelection
+from dordis.selection.vrf_selection import VrfSelection
 from dordis.simulation.population import Identities
 from dordis.simulation.run import prepare
 

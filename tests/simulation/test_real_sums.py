@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dordis.errors import RoundFailed
-from dordis.privacy.mechanisms.baselines import CentralGaussian
+from dordis.privacy.mechanisms.central_and_local_noise import CentralGaussian
 from dordis.protocols.encoded_sums import DistributedDP
 from dordis.protocols.secagg import SECAGG
 from dordis.simulation import ideal

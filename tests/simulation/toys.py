@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dordis.privacy.mechanisms.distributed import DSkellam
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DSkellam
 from dordis.rounds.app import AppClient, AppServer
 
 

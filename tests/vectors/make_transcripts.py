@@ -16,14 +16,14 @@ from dordis import wire
 from dordis.crypto import signature
 from dordis.pipeline import executor as drive
 from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanisms.distributed import DSkellam
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DSkellam
 from dordis.privacy.scaling import sensitivity
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import Message, Requests
 from dordis.protocols.cohort import agree_on
 from dordis.protocols.delivery import Dispatch
-from dordis.protocols.distributed_noise import ChunkOutput, NoisyInput, PrivateServer
 from dordis.protocols.encoded_sums import DistributedDP, encoding_of
+from dordis.protocols.noise_addition_and_removal import ChunkOutput, NoisyInput, PrivateServer
 from dordis.protocols.parameters import MALICIOUS, Parameters
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import (

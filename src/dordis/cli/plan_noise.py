@@ -24,7 +24,7 @@ from dordis.rounds.impossible_sums import plan_margin
 from dordis.runs.retry import TRIES
 from dordis.runs.threat_model import DropoutNeeds, ThreatModel, count_dropouts, find_needs
 from dordis.selection.colluders import OPEN, VRF, is_drawn, round_colluders
-from dordis.selection.vrf import describe_starvation
+from dordis.selection.vrf_selection import describe_starvation
 
 SCHEMES = ("orig", "conservative", "xnoise")
 

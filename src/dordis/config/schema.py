@@ -10,7 +10,7 @@ import msgspec
 
 from dordis.dropout_models import DropoutModel, Rate
 from dordis.privacy.clipping import Quantile
-from dordis.privacy.strategies import AnyStrategy, XNoise
+from dordis.privacy.noise_strategies import AnyStrategy, XNoise
 from dordis.records.manifest import ONE_PROCESS
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]

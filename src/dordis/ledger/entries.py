@@ -32,7 +32,7 @@ from dordis.privacy import accounting
 from dordis.privacy.accounting import ReleaseCost
 from dordis.privacy.record_accounting import SampledEvents
 from dordis.privacy.xnoise_components import removal_context
-from dordis.protocols.distributed_noise import ChunkOutput
+from dordis.protocols.noise_addition_and_removal import ChunkOutput
 from dordis.protocols.parameters import INDEX_BYTES
 
 _FRACTION = re.compile(r"[0-9]{1,40}(/[0-9]{1,40})?")

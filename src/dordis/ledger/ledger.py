@@ -36,7 +36,7 @@ from dordis.ledger.round_charge import Charge, OwnerCharge
 from dordis.ledger.stated_epsilon import LedgerSummary, StatedEpsilon, stated_epsilon, summarise
 from dordis.privacy.accounting import PAPER
 from dordis.protocols.costs import RoundCost
-from dordis.protocols.distributed_noise import ChunkOutput
+from dordis.protocols.noise_addition_and_removal import ChunkOutput
 from dordis.protocols.parameters import RUN_BYTES
 from dordis.records.manifest import Manifest
 from dordis.selection.beacon import check_run_id

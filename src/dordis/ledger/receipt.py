@@ -16,7 +16,7 @@ from dordis import wire
 from dordis.durable_files import write_atomically
 from dordis.errors import LedgerDamaged
 from dordis.ledger.entries import LedgerRound
-from dordis.protocols.distributed_noise import ChunkOutput
+from dordis.protocols.noise_addition_and_removal import ChunkOutput
 from dordis.protocols.parameters import Parameters
 from dordis.records.run_records import RoundRecord
 

@@ -23,7 +23,7 @@ from dordis.errors import InputError, ParametersRefused
 from dordis.privacy import accounting
 from dordis.privacy.accounting import Composed, DiscreteGaussianSum, Event, Gaussian, ReleaseCost, Repeated, SkellamSum
 from dordis.privacy.mechanisms import Mechanism, find_builtin_mechanism, mechanism_name
-from dordis.privacy.mechanisms.distributed import DSkellam
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DSkellam
 from dordis.privacy.scaling import Sensitivity
 from dordis.privacy.xnoise_components import NoisePlan, Scheme
 from dordis.protocol import ClientId

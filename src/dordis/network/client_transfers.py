@@ -22,8 +22,8 @@ from aiohttp import ClientResponse, ClientSession, ClientTimeout
 from dordis import wire
 from dordis.errors import InputError, LoginRefused, MalformedMessage, ProtocolError
 from dordis.network.authentication import LoginCredentials, explain_tls_error
+from dordis.network.download_endpoint import LENGTH_BYTES, read_history, split_body
 from dordis.network.messages import SUBPROTOCOL, VERSION_HEADER, BodyInfo, Welcome
-from dordis.network.server_transfers import LENGTH_BYTES, read_history, split_body
 from dordis.network.upload_endpoint import LeastRate
 from dordis.network.visits import ACCEPTED, CONFLICT, GONE, UNPROCESSABLE
 from dordis.owner.receipts import Shown

@@ -14,7 +14,7 @@ import numpy as np
 from dordis.config.schema import Deadlines
 from dordis.pipeline import executor as drive
 from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanisms.distributed import DSkellam
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DSkellam
 from dordis.privacy.scaling import sensitivity
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import ClientId, Message, Replies, Requests, Role
@@ -22,8 +22,8 @@ from dordis.protocols.assisted import ASSISTED
 from dordis.protocols.assisted.messages import OpenBoxes, Reveal
 from dordis.protocols.assisted.parameters import AssistedParameters
 from dordis.protocols.cohort import agree_on
-from dordis.protocols.distributed_noise import ChunkOutput, NoisyInput, PrivateServer
 from dordis.protocols.encoded_sums import DistributedDP, encoding_of
+from dordis.protocols.noise_addition_and_removal import ChunkOutput, NoisyInput, PrivateServer
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 

@@ -19,11 +19,11 @@ from dordis.identity.keys import load_keys
 from dordis.identity.registry import Registry
 from dordis.network.authentication import Authenticator
 from dordis.network.deadlines import SlowClients
+from dordis.network.download_endpoint import SumDocument
 from dordis.network.log_lines import round_fields
 from dordis.network.messages import RoundTask, SignedTask, sign_task
 from dordis.network.resumable_rounds import ResumableExchange, RoundStore
 from dordis.network.server import Server
-from dordis.network.server_transfers import SumDocument
 from dordis.network.visits import PublishedRound, VisitEndpoint, largest_contribution
 from dordis.protocol import ClientId, Message, OpenCall, Replies, Requests
 from dordis.protocols.parameters import Parameters

@@ -14,8 +14,8 @@ from queue import SimpleQueue
 from dordis import wire
 from dordis.errors import BudgetRefused, DordisError, MalformedMessage, ParticipationRefused, ProtocolError
 from dordis.network.deadlines import AdaptiveDeadlines, TimeAllowances
+from dordis.network.download_endpoint import DownloadEndpoint
 from dordis.network.messages import BodyInfo, Refusal, Reply, Request
-from dordis.network.server_transfers import DownloadEndpoint
 from dordis.network.upload_endpoint import ReceivedVector, UploadEndpoint, check_upload_size
 from dordis.protocol import ClientId, Garbled, Message, Replies, Requests, reply_to, requests_in
 from dordis.protocols import delivery

@@ -2,7 +2,7 @@
 
 Each message is one binary WebSocket frame.  The field `frame` of a request or reply has an encoded message of a
 round.  A vector or model that belongs to that message, its *body*, is not in the frame: it is sent by HTTPS
-(`upload_endpoint`, `server_transfers`), and the field `body` has its size and digest.
+(`upload_endpoint`, `download_endpoint`), and the field `body` has its size and digest.
 
 The task of an assisted round is a document that the server signs and visiting clients fetch at any time.  It has the
 run id, the round's parameters with the helpers' signed keys, the digest of the model, and the closing time.  The key of

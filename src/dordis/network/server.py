@@ -21,6 +21,7 @@ from dordis.network import connections
 from dordis.network.authentication import Authenticator, ExpiryWatch
 from dordis.network.connections import Connections, open_listener
 from dordis.network.deadlines import AdaptiveDeadlines
+from dordis.network.download_endpoint import DownloadEndpoint, ReceiptEndpoint
 from dordis.network.exchange import REVOKED, NetworkExchange
 from dordis.network.messages import (
     CHALLENGE_BYTES,
@@ -37,7 +38,6 @@ from dordis.network.messages import (
     Shutdown,
     Welcome,
 )
-from dordis.network.server_transfers import DownloadEndpoint, ReceiptEndpoint
 from dordis.network.sessions import AccessTokens, Session, Sessions, client_certificate
 from dordis.network.upload_endpoint import TransferSlots, UploadEndpoint
 from dordis.network.visits import VisitEndpoint

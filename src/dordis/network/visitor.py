@@ -33,9 +33,9 @@ from dordis.network.client_transfers import (
     read_body,
     wait_to_reconnect,
 )
+from dordis.network.download_endpoint import LARGEST_HISTORY, read_history, read_sums, split_history
 from dordis.network.log_lines import ClientRoundLog, round_fields
 from dordis.network.messages import LARGEST_TASK, RoundTask, Welcome, opening_of, read_task, task_tag
-from dordis.network.server_transfers import LARGEST_HISTORY, read_history, read_sums, split_history
 from dordis.network.visits import GONE
 from dordis.owner.manifest_checks import LARGEST as LARGEST_MANIFEST
 from dordis.owner.receipts import KeptReceipts, Shown

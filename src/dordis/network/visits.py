@@ -20,9 +20,7 @@ from aiohttp import ClientError, web
 from dordis.errors import Aborted, BeaconNotPublished, CryptoError, LoginRefused, MalformedMessage, ProtocolError
 from dordis.network.authentication import Authenticator
 from dordis.network.connections import RETRY_LATER
-from dordis.network.exchange import LARGEST_ELEMENT
-from dordis.network.messages import SUBPROTOCOL, VERSION_HEADER, task_tag
-from dordis.network.server_transfers import (
+from dordis.network.download_endpoint import (
     LARGEST_FRAME,
     LENGTH_BYTES,
     ReceiptEndpoint,
@@ -33,6 +31,8 @@ from dordis.network.server_transfers import (
     send_body,
     with_history,
 )
+from dordis.network.exchange import LARGEST_ELEMENT
+from dordis.network.messages import SUBPROTOCOL, VERSION_HEADER, task_tag
 from dordis.network.sessions import client_certificate
 from dordis.network.upload_endpoint import MOST_UPLOADS, STALL, TransferSlots, close_with, parse_range
 from dordis.protocol import ClientId, Message, OpenCall, reply_to

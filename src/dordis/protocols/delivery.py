@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from dordis.errors import ProtocolError
 from dordis.protocol import ClientId, ClientState, Flow, Message, On, ProtocolClient, ProtocolServer, Resource, Step
-from dordis.protocols.distributed_noise import ChunkOutput
 from dordis.protocols.encoded_sums import Aggregate, Assembly, DistributedDP
+from dordis.protocols.noise_addition_and_removal import ChunkOutput
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import collect
 

@@ -1,6 +1,7 @@
 """Distributed differential privacy: clients encode updates, any summing protocol adds them, the server decodes the sum.
 
-The summing protocol does not depend on the encoding.  `dordis.protocols.distributed_noise` adds and removes the noise.
+The summing protocol does not depend on the encoding.  The noise is added and removed by
+`dordis.protocols.noise_addition_and_removal`.
 """
 
 import math
@@ -35,7 +36,7 @@ from dordis.privacy.record_encoding import Integers, RecordEncoding, encode_sum,
 from dordis.privacy.scaling import BLOCKS_FROM, Floats, Sensitivity, block_size
 from dordis.privacy.skellam_noise import SKELLAM
 from dordis.privacy.xnoise_components import Scheme
-from dordis.protocols.distributed_noise import ChunkOutput
+from dordis.protocols.noise_addition_and_removal import ChunkOutput
 from dordis.protocols.parameters import Encoding, Parameters, Projection, check_further
 
 

@@ -2,8 +2,8 @@
 
 For every chunk a protocol's client issues secrets of 32 bytes: private ones, which never leave the client, and
 deposited ones.  Once U3, the clients in the sum, is fixed, the protocol releases the deposited secrets that the rule
-names, and no others.  A protocol does not know what the secrets are for: `dordis.protocols.distributed_noise` uses them
-as seeds of noise.
+names, and no others.  A protocol does not know what the secrets are for:
+`dordis.protocols.noise_addition_and_removal` uses them as seeds of noise.
 """
 
 from collections.abc import Callable, Collection, Mapping

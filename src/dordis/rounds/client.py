@@ -23,8 +23,8 @@ from dordis.privacy.record_encoding import RecordEncoding
 from dordis.protocol import ClientId, Journal, MemoryJournal, Message
 from dordis.protocols import parameters as rules
 from dordis.protocols.delivery import DeliveryClient, Dispatch, Store
-from dordis.protocols.distributed_noise import NoisyInput
 from dordis.protocols.encoded_sums import Aggregate, DistributedDP
+from dordis.protocols.noise_addition_and_removal import NoisyInput
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import Opening, SummingClient, SummingProtocol
 from dordis.rounds import catch_up

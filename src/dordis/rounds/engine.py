@@ -21,8 +21,8 @@ from dordis.pipeline.executor import AsyncExchange, Compute, Timeline, execute_a
 from dordis.privacy.mechanisms import Mechanism
 from dordis.protocol import ClientId, Flow, Garbled, Message, Resource, Step, reply_to
 from dordis.protocols.delivery import DeliveryServer, Dispatch
-from dordis.protocols.distributed_noise import ChunkOutput, PrivateChunk, PrivateServer
 from dordis.protocols.encoded_sums import Aggregate, DecodedChunk, DistributedDP
+from dordis.protocols.noise_addition_and_removal import ChunkOutput, PrivateChunk, PrivateServer
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import (
     SummingChunk,

@@ -30,8 +30,8 @@ from dordis.privacy.mechanisms import Mechanism
 from dordis.privacy.planning import Plan
 from dordis.privacy.skellam_noise import SKELLAM
 from dordis.privacy.xnoise_components import Scheme
-from dordis.protocols.distributed_noise import ChunkOutput
 from dordis.protocols.encoded_sums import DistributedDP
+from dordis.protocols.noise_addition_and_removal import ChunkOutput
 
 PASSED, VACUOUS, NOT_CHECKED, IMPOSSIBLE = "passed", "vacuous", "not checked", "impossible"
 """Outcomes of the check.  An outcome is vacuous if the sum passed, but uniform numbers would have passed as well."""

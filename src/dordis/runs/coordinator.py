@@ -20,7 +20,7 @@ import msgspec
 from dordis.errors import InputError
 from dordis.ledger.ledger import Ledger
 from dordis.ledger.receipt import FIRST, Receipt
-from dordis.pipeline.performance import AutoChunks
+from dordis.pipeline.performance_model import AutoChunks
 from dordis.privacy.clipping import CLIPPING_BIT, Clipping, fraction_below
 from dordis.privacy.encoding import SEED_BYTES, Entropy
 from dordis.privacy.projection import Alignment

@@ -13,7 +13,7 @@ from dordis.owner.policy import CLIENT, RECORD
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.clipping import Clipping
 from dordis.privacy.mechanisms import load_mechanism
-from dordis.privacy.mechanisms.distributed import DSkellam
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DSkellam
 from dordis.privacy.projection import AUTO, OFF
 from dordis.privacy.record_accounting import RecordSampling, count_events, sampling_word
 from dordis.privacy.setting import Setting
@@ -27,7 +27,7 @@ from dordis.runs.plan import RoundPlan
 from dordis.runs.retry import TRIES
 from dordis.runs.threat_model import ThreatModel
 from dordis.selection.colluders import OPEN, VRF, is_drawn, round_colluders
-from dordis.selection.vrf import describe_starvation
+from dordis.selection.vrf_selection import describe_starvation
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from dordis.runs.plan import RoundPlan
 from dordis.selection.beacon import Beacon
 from dordis.selection.colluders import BALANCED, OPEN, UNIFORM, VRF
 from dordis.selection.selection import BalancedSelection, OpenArrival, Selection, UniformSelection
-from dordis.selection.vrf import VrfSelection
+from dordis.selection.vrf_selection import VrfSelection
 
 
 @dataclass(frozen=True)

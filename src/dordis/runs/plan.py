@@ -30,18 +30,18 @@ from dordis.privacy.mechanisms import (
     find_builtin_mechanism,
     mechanism_name,
 )
-from dordis.privacy.mechanisms.distributed import DSkellam
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DSkellam
+from dordis.privacy.noise_strategies import Rule, Strategy
 from dordis.privacy.planning import XNOISE, Plan
 from dordis.privacy.projection import Alignment, Saving
 from dordis.privacy.record_accounting import SampledEvents
 from dordis.privacy.record_encoding import RecordEncoding
 from dordis.privacy.setting import Setting, default_threshold
-from dordis.privacy.strategies import Rule, Strategy
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import ClientId, Message
 from dordis.protocols import parameters as rules
-from dordis.protocols.distributed_noise import ChunkOutput
 from dordis.protocols.encoded_sums import Aggregate, encoding_of
+from dordis.protocols.noise_addition_and_removal import ChunkOutput
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import Roster
 from dordis.records.manifest import Descriptions, Trust

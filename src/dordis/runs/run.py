@@ -20,7 +20,7 @@ from dordis.ledger.ledger import Ledger, LedgerSummary
 from dordis.ledger.receipt import last_digest
 from dordis.ledger.round_charge import OwnerCharge
 from dordis.owner.participation import Attendance
-from dordis.pipeline.performance import AutoChunks
+from dordis.pipeline.performance_model import AutoChunks
 from dordis.privacy.clipping import Clipping
 from dordis.records import run_records
 from dordis.records.manifest import DEPLOYED, Manifest, PlanRecord, Predecessor

@@ -22,8 +22,8 @@ from dordis.privacy.encoding import Entropy
 from dordis.privacy.scaling import Floats
 from dordis.privacy.skellam_noise import NoiseLaw
 from dordis.protocol import ClientId, Message, Party
-from dordis.protocols.distributed_noise import ChunkOutput, OneDraw
 from dordis.protocols.encoded_sums import DistributedDP
+from dordis.protocols.noise_addition_and_removal import ChunkOutput, OneDraw
 from dordis.protocols.one_message import ArrivalPrediction
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import Leaving, Prediction, SummingProtocol

@@ -40,7 +40,7 @@ from dordis.runs.job import Job, closing_of
 from dordis.runs.parties import build_client, policy_for
 from dordis.selection.beacon import SeedBeacon
 from dordis.selection.selection import OpenArrival, Selection, UniformSelection, arrival_order
-from dordis.selection.vrf import VrfSelection
+from dordis.selection.vrf_selection import VrfSelection
 from dordis.simulation.exchange import LocalExchange
 from dordis.simulation.ideal import IdealRounds, tell_peers
 

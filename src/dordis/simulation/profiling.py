@@ -22,7 +22,7 @@ from dordis.config.schema import Simulation
 from dordis.dropout_models import NoDropout
 from dordis.errors import InputError
 from dordis.pipeline.executor import Timeline, serialise_exchange
-from dordis.pipeline.performance import PerformanceModel, Profile
+from dordis.pipeline.performance_model import PerformanceModel, Profile
 from dordis.protocol import ClientId, Resource
 from dordis.protocols.delivery import Dispatch
 from dordis.protocols.encoded_sums import DistributedDP

@@ -14,9 +14,9 @@ from dordis.apps.audit.auditor import FixedDropout, KnownNoise, attacked_round, 
 from dordis.apps.audit.variance import variance_test
 from dordis.errors import AuditFailed, DordisError, InputError
 from dordis.owner.participation import OwnerBudget
-from dordis.privacy.mechanisms.distributed import DSkellam
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DSkellam
+from dordis.privacy.noise_strategies import NoNoise, XNoise
 from dordis.privacy.skellam_noise import SKELLAM, add_noise, round_up_variance
-from dordis.privacy.strategies import NoNoise, XNoise
 from dordis.privacy.xnoise_components import NoisePlan, read_noise_plan
 from dordis.protocol import ClientId
 from dordis.protocols.plaintext import PLAINTEXT

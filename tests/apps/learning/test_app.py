@@ -10,8 +10,8 @@ import pytest
 import dordis
 from dordis.apps.learning import Client, Server, Settings
 from dordis.apps.learning.app import Progress, worse_than_constant
-from dordis.apps.learning.data import Iid
 from dordis.apps.learning.optim import FedAdam, FedAvg
+from dordis.apps.learning.partitioned_data import Iid
 from dordis.errors import InputError, MissingExtra
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.planning import plan

@@ -8,7 +8,6 @@ import pytest
 
 from dordis.apps.learning import features
 from dordis.apps.learning.app import Server
-from dordis.apps.learning.data import Dataset
 from dordis.apps.learning.features import (
     LENGTH,
     Scattering,
@@ -21,6 +20,7 @@ from dordis.apps.learning.features import (
     strokes,
     with_features,
 )
+from dordis.apps.learning.partitioned_data import Dataset
 from dordis.errors import InputError
 from dordis.rounds.app import Task
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dordis.apps.learning.data import IGNORED
 from dordis.apps.learning.formats import BEGIN, END, LETTERS, UNKNOWN, hash_words, read_words
+from dordis.apps.learning.partitioned_data import IGNORED
 from dordis.apps.learning.settings import Settings
 from dordis.apps.learning.sources import load
 from dordis.errors import InputError

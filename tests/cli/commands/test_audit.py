@@ -10,7 +10,7 @@ import typer
 
 from dordis.cli.commands.audit import audit as command
 from dordis.privacy import skellam_noise as seeded
-from dordis.privacy.mechanisms.distributed import DSkellam
+from dordis.privacy.mechanisms.skellam_and_ddgauss import DSkellam
 from dordis.privacy.skellam_noise import round_up_variance
 from tests.cli.in_process import dordis
 

@@ -12,7 +12,7 @@ import pytest
 from dordis.ledger.client_spending import Account
 from dordis.ledger.ledger import Budget, Charge, Ledger, verify_ledger
 from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanisms.baselines import CentralGaussian
+from dordis.privacy.mechanisms.central_and_local_noise import CentralGaussian
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols.encoded_sums import encoding_of
 from dordis.records.run_records import LEDGER, RECEIPTS, REGISTRY

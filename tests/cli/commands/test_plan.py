@@ -8,7 +8,7 @@ import pytest
 
 from dordis.cli.commands.plan import plan_pipeline, write_profile
 from dordis.errors import InputError
-from dordis.pipeline.performance import PerformanceModel, Profile, SetupModel, StageModel
+from dordis.pipeline.performance_model import PerformanceModel, Profile, SetupModel, StageModel
 from dordis.pipeline.planner import schedule_stages
 from dordis.protocol import Resource
 from dordis.protocols.sparse_graph import solve

@@ -9,8 +9,8 @@ import pytest
 from dordis.errors import InputError, TooManyDropouts
 from dordis.ledger.ledger import verify_ledger
 from dordis.privacy.accounting import ParticipationSchedule
+from dordis.privacy.noise_strategies import NoNoise
 from dordis.privacy.setting import Setting
-from dordis.privacy.strategies import NoNoise
 from dordis.protocols.secagg import SECAGG
 from dordis.records import run_records
 from dordis.records.run_records import RunRecords

@@ -17,8 +17,8 @@ from dordis.errors import InputError
 from dordis.integrations.flower import DordisGrid, DordisMod
 from dordis.owner.policy import Policy
 from dordis.privacy.accounting import ParticipationSchedule
+from dordis.privacy.noise_strategies import XNoise
 from dordis.privacy.setting import Setting
-from dordis.privacy.strategies import XNoise
 from dordis.records import run_records
 from dordis.runs.plan import RoundPlan
 from tests.integrations.flower.apps import DIM, NO_NOISE, MemoryGrid, client_app, model, vanish, vector

@@ -24,7 +24,7 @@ from dordis.protocols.assisted.messages import (
     SendContribution,
 )
 from dordis.protocols.assisted.parameters import Options, agree_with_helpers
-from dordis.protocols.distributed_noise import NoisyInput, PrivateServer, client_noise
+from dordis.protocols.noise_addition_and_removal import NoisyInput, PrivateServer, client_noise
 from dordis.protocols.parameters import MALICIOUS, common_part, complete, pack_words
 from dordis.protocols.summing import Roster, SigningKeys
 from dordis.simulation.exchange import LocalExchange

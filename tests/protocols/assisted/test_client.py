@@ -12,7 +12,7 @@ from dordis.kernels.ring import packed_size
 from dordis.protocol import ClientId
 from dordis.protocols.assisted import AssistedClient
 from dordis.protocols.assisted.messages import Header, SendContribution, join_pieces, piece
-from dordis.protocols.distributed_noise import NoisyInput
+from dordis.protocols.noise_addition_and_removal import NoisyInput
 from tests.protocols.assisted.parties import NOW, Round, secret, signing_keys
 
 

@@ -12,7 +12,7 @@ from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import ClientId
 from dordis.protocols.assisted.disputes import Complaints
 from dordis.protocols.assisted.messages import AgreeOnSurvivors, OpenBoxes, Reveal, Revealed
-from dordis.protocols.distributed_noise import client_noise
+from dordis.protocols.noise_addition_and_removal import client_noise
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
 from tests.protocols.assisted.parties import BITS, Accuser, Liar, Round, Silent, lie_about_all
 

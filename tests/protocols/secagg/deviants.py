@@ -6,7 +6,7 @@ import numpy as np
 from dordis.crypto.sharing import SHARE_BYTES
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols.cohort import agree_on
-from dordis.protocols.distributed_noise import NoisyInput
+from dordis.protocols.noise_addition_and_removal import NoisyInput
 from dordis.protocols.secagg import SecAggClient
 from dordis.protocols.secagg.messages import (
     AdvertiseKeys,

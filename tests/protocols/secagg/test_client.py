@@ -13,7 +13,7 @@ from dordis.pipeline import executor as drive
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import ENCODER, MemoryJournal
 from dordis.protocols.cohort import agree_on
-from dordis.protocols.distributed_noise import NoisyInput
+from dordis.protocols.noise_addition_and_removal import NoisyInput
 from dordis.protocols.parameters import MALICIOUS
 from dordis.protocols.secagg import SECAGG, SecAggClient, SecAggServer
 from dordis.protocols.secagg.client import SecAggState

@@ -9,7 +9,7 @@ from dordis.errors import DecryptionFailed, MalformedMessage
 from dordis.protocols.escrow import IssuedSecrets
 from dordis.protocols.secagg import masking
 from dordis.protocols.secagg.masking import Secrets
-from dordis.protocols.secagg.secret_recovery import remove_masks
+from dordis.protocols.secagg.unmasking import remove_masks
 from tests.protocols.secagg.deviants import IDS, P
 
 CHUNK = 1

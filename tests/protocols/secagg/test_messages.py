@@ -18,11 +18,11 @@ from dordis.errors import Aborted, InvalidSignature, ProtocolError
 from dordis.pipeline import executor as drive
 from dordis.privacy.encoding import LEVELS
 from dordis.protocols.cohort import agree_on
-from dordis.protocols.distributed_noise import PrivateServer
 from dordis.protocols.encoded_sums import DistributedDP
+from dordis.protocols.noise_addition_and_removal import PrivateServer
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import SecAggServer, messages
-from dordis.protocols.secagg.checks import verify_statement
+from dordis.protocols.secagg.client_checks import verify_statement
 from dordis.protocols.secagg.messages import Advertisement, EncryptedShares, MaskedInput, NoiseShares, Unmasking
 from dordis.rounds.catch_up import decode_missed_sum
 from dordis.rounds.invitation import SendSum

@@ -12,7 +12,7 @@ from dordis.pipeline import executor as drive
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import ENCODER, MemoryJournal
 from dordis.protocols.cohort import agree_on
-from dordis.protocols.distributed_noise import NoisyInput
+from dordis.protocols.noise_addition_and_removal import NoisyInput
 from dordis.protocols.secagg import SecAggClient, SecAggServer, masking
 from dordis.protocols.secagg.client import SecAggState
 from dordis.protocols.secagg.messages import CollectInput, InputReady, PrepareInput

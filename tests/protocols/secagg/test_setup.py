@@ -11,7 +11,7 @@ from dordis.errors import (
     ProtocolError,
     Unrecoverable,
 )
-from dordis.protocols.distributed_noise import NoisyInput
+from dordis.protocols.noise_addition_and_removal import NoisyInput
 from dordis.protocols.secagg import SecAggClient
 from dordis.protocols.secagg.masking import Channel, split_hashes
 from dordis.protocols.secagg.messages import (

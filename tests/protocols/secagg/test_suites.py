@@ -12,7 +12,7 @@ from dordis.errors import Unrecoverable
 from dordis.pipeline import executor as drive
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols.cohort import agree_on
-from dordis.protocols.distributed_noise import PrivateServer
+from dordis.protocols.noise_addition_and_removal import PrivateServer
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
 from dordis.protocols.secagg import SecAggServer
 from tests.crypto.suites import CHACHA, TWISTED, counting

@@ -29,11 +29,11 @@ from dordis.privacy.accounting import (
     default_delta,
 )
 from dordis.privacy.encoding import SEED_BYTES, Entropy
+from dordis.privacy.noise_strategies import XNoise
 from dordis.privacy.planning import Plan
 from dordis.privacy.scaling import MOST_BITS, Floats
 from dordis.privacy.setting import Setting
 from dordis.privacy.skellam_noise import LARGEST_VARIANCE
-from dordis.privacy.strategies import XNoise
 from dordis.protocol import ClientId
 from dordis.protocols.limits import MOST_CLIENTS
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST

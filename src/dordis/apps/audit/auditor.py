@@ -17,15 +17,15 @@ from dordis.errors import AuditFailed, InputError
 from dordis.kernels.ring import Vector
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.encoding import Entropy
+from dordis.privacy.noise_strategies import XNoise
 from dordis.privacy.planning import Plan
 from dordis.privacy.record_accounting import RecordSampling, count_events, sampling_word
 from dordis.privacy.scaling import Floats
 from dordis.privacy.setting import Setting
 from dordis.privacy.skellam_noise import SKELLAM, NoiseLaw
-from dordis.privacy.strategies import XNoise
 from dordis.protocol import ClientId
-from dordis.protocols.distributed_noise import ChunkOutput, client_noise
 from dordis.protocols.encoded_sums import DistributedDP
+from dordis.protocols.noise_addition_and_removal import ChunkOutput, client_noise
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST, Parameters
 from dordis.protocols.secagg import SECAGG
 from dordis.protocols.summing import SumInput, SummingClient, SummingProtocol, SummingServer

@@ -10,9 +10,9 @@ import numpy as np
 
 from dordis.apps import build_once, check_place
 from dordis.apps.learning import optim
-from dordis.apps.learning.data import Labels, Samples
 from dordis.apps.learning.models import Model, Work, table_metrics
 from dordis.apps.learning.optim import FedAvg, Memory, Optimiser, SampleWeights
+from dordis.apps.learning.partitioned_data import Labels, Samples
 from dordis.apps.learning.record_gradients import RecordLearner
 from dordis.apps.learning.settings import Settings
 from dordis.apps.learning.task import LearningTask, Use, prepare_learning

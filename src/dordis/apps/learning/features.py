@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import fft
 
-from dordis.apps.learning.data import Dataset, Values
+from dordis.apps.learning.partitioned_data import Dataset, Values
 from dordis.durable_files import write_atomically
 from dordis.errors import InputError
 from dordis.loading import load_object

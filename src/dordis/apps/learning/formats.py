@@ -18,7 +18,7 @@ from zipfile import BadZipFile
 import msgspec
 import numpy as np
 
-from dordis.apps.learning.data import (
+from dordis.apps.learning.partitioned_data import (
     IGNORED,
     Dataset,
     Samples,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dordis.apps.learning import trainer
-from dordis.apps.learning.data import IGNORED, Labels, Samples, Target
+from dordis.apps.learning.partitioned_data import IGNORED, Labels, Samples, Target
 from dordis.apps.learning.trainer import Training
 from dordis.apps.tables.encoding import Encoder
 from dordis.errors import InputError

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dordis.apps.learning.data import Samples, Target
 from dordis.apps.learning.models import Linear, Mlp, Model, Softmax
+from dordis.apps.learning.partitioned_data import Samples, Target
 from dordis.apps.learning.torch_model import TorchModel
 from dordis.apps.learning.trainer import import_torch, seed_torch
 from dordis.errors import InputError, MissingExtra

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from dordis.apps.learning.data import Labels, Samples, Values
 from dordis.apps.learning.models import Linear, Mlp, Model, Softmax, softmax, torch_losses
+from dordis.apps.learning.partitioned_data import Labels, Samples, Values
 from dordis.apps.learning.torch_model import TorchModel
 from dordis.apps.learning.trainer import check_buffers, import_torch, use_threads
 from dordis.errors import InputError

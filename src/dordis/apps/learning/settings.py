@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from dordis.apps.learning.data import Partition, Target
 from dordis.apps.learning.optim import FedAvg, Optimiser, SampleWeights
+from dordis.apps.learning.partitioned_data import Partition, Target
 from dordis.apps.learning.sources import DIGITS, WORDS
 from dordis.apps.learning.trainer import Training
 from dordis.apps.tables.description import Table

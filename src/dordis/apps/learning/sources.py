@@ -23,7 +23,6 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 
-from dordis.apps.learning.data import Dataset, Unit, check_dataset
 from dordis.apps.learning.formats import (
     hash_words,
     number_words,
@@ -34,6 +33,7 @@ from dordis.apps.learning.formats import (
     read_npz,
     read_words,
 )
+from dordis.apps.learning.partitioned_data import Dataset, Unit, check_dataset
 from dordis.apps.tables.columns import SUFFIXES, as_columns
 from dordis.apps.tables.description import Table
 from dordis.apps.tables.encoding import Encoder

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from dordis.apps.learning.data import (
+from dordis.apps.learning.models import Model
+from dordis.apps.learning.networks import Inputs, check_fits, make_model
+from dordis.apps.learning.partitioned_data import (
     Dataset,
     Samples,
     Target,
@@ -24,8 +26,6 @@ from dordis.apps.learning.data import (
     flatten,
     remove_clients,
 )
-from dordis.apps.learning.models import Model
-from dordis.apps.learning.networks import Inputs, check_fits, make_model
 from dordis.apps.learning.settings import Settings, table_defaults, weigh_classes, with_default_rate
 from dordis.apps.learning.sources import DIGITS, cache, load, read_tables
 from dordis.apps.learning.torch_model import TorchModel

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dordis.apps.learning import training_buffers
-from dordis.apps.learning.data import Labels, Target, Values
 from dordis.apps.learning.models import Model, Totals, Work, metrics, torch_losses
+from dordis.apps.learning.partitioned_data import Labels, Target, Values
 from dordis.apps.learning.torch_one_step import channels_last, fit_one_step, has_known_layers
 from dordis.apps.learning.trainer import (
     Training,

@@ -20,9 +20,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from dordis.apps.learning.data import Target, flatten
 from dordis.apps.learning.models import Linear, Mlp, Model, Softmax
 from dordis.apps.learning.networks import Architecture
+from dordis.apps.learning.partitioned_data import Target, flatten
 from dordis.apps.learning.torch_model import TorchModel
 from dordis.apps.learning.trainer import as_array, first_line, import_torch
 from dordis.apps.tables.cell_texts import normalise

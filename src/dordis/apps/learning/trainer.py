@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from dordis.apps.learning.data import Indices, Labels
+from dordis.apps.learning.partitioned_data import Indices, Labels
 from dordis.errors import InputError, MissingExtra
 from dordis.kernels.reals import is_finite
 from dordis.privacy.scaling import Floats

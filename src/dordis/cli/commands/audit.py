@@ -49,7 +49,7 @@ def audit(
     The exit code is 1 if the attack shows a larger epsilon than claimed, or if the noise is not as stated.
     """
     from dordis.apps import audit as auditing
-    from dordis.privacy.strategies import XNoise
+    from dordis.privacy.noise_strategies import XNoise
     from dordis.protocols import summing_protocol
 
     if unit not in ("client", "record"):

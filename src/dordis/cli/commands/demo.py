@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dordis.privacy.encoding import Entropy
     from dordis.privacy.scaling import Floats
     from dordis.protocol import ClientId, Message, Requests
-    from dordis.protocols.distributed_noise import ChunkOutput
+    from dordis.protocols.noise_addition_and_removal import ChunkOutput
     from dordis.runs.plan import RoundPlan
 
 COORDINATES = 4
@@ -101,8 +101,8 @@ def simulate_round(clients: int, dropped: int, epsilon: float, entropy: "Entropy
 def plan_demo(clients: int, dropped: int, epsilon: float) -> "RoundPlan":
     """Plan the noise of one round; raise InputError for too few or too many clients or dropouts."""
     from dordis.privacy.accounting import ParticipationSchedule
+    from dordis.privacy.noise_strategies import XNoise
     from dordis.privacy.setting import Setting
-    from dordis.privacy.strategies import XNoise
     from dordis.protocols.parameters import MALICIOUS
     from dordis.runs.plan import RoundPlan
     from dordis.runs.threat_model import ThreatModel

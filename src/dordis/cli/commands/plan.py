@@ -203,7 +203,7 @@ def _format_log(logarithm: float) -> str:
 
 def chunk_counts(dim: int) -> range:
     """Return the numbers of chunks to compare, from 1 on; a chunk has at least one block (`dordis.privacy.scaling`)."""
-    from dordis.pipeline.performance import most_chunks
+    from dordis.pipeline.performance_model import most_chunks
     from dordis.privacy.scaling import block_size, padded_length
 
     return range(1, most_chunks(padded_length(dim, block_size(dim)) // block_size(dim)) + 1)

@@ -28,11 +28,11 @@ from dordis.privacy.skellam_noise import SKELLAM, NoiseLaw
 from dordis.privacy.xnoise_components import Scheme
 
 TABLE = {
-    "skellam": "dordis.privacy.mechanisms.distributed:DSkellam",
-    "ddgauss": "dordis.privacy.mechanisms.distributed:DDGauss",
-    "central-gaussian": "dordis.privacy.mechanisms.baselines:CentralGaussian",
-    "local-gaussian": "dordis.privacy.mechanisms.baselines:LocalGaussian",
-    "none": "dordis.privacy.mechanisms.baselines:NoMechanism",
+    "skellam": "dordis.privacy.mechanisms.skellam_and_ddgauss:DSkellam",
+    "ddgauss": "dordis.privacy.mechanisms.skellam_and_ddgauss:DDGauss",
+    "central-gaussian": "dordis.privacy.mechanisms.central_and_local_noise:CentralGaussian",
+    "local-gaussian": "dordis.privacy.mechanisms.central_and_local_noise:LocalGaussian",
+    "none": "dordis.privacy.mechanisms.central_and_local_noise:NoMechanism",
 }
 WIDE = 64.0
 """Headroom of the 32-bit grids of the baselines: the ring holds this many standard deviations of a coordinate."""

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from dordis.protocol import requests_in
 from dordis.protocols.cohort import CohortParameters, agree_with_cohort
-from dordis.protocols.secagg import checks, messages
+from dordis.protocols.secagg import client_checks, messages
 from dordis.protocols.secagg.client import SecAggClient
 from dordis.protocols.secagg.server import SecAggPrediction, SecAggServer
 from dordis.protocols.summing import SummingProtocol
@@ -19,6 +19,6 @@ SECAGG = SummingProtocol(
     SecAggPrediction,
     CohortParameters,
     agree_with_cohort,
-    check_signed=checks.verify_survivors,
+    check_signed=client_checks.verify_survivors,
 )
 SECAGG_PLUS = replace(SECAGG, name="secagg+", sparse=True)

@@ -18,8 +18,8 @@ from dordis.protocol import ClientId, Journal, On
 from dordis.protocols import parameters as rules
 from dordis.protocols.cohort import CohortParameters, CohortState
 from dordis.protocols.escrow import IssuedSecrets, draw_secrets
-from dordis.protocols.secagg import checks, masking
-from dordis.protocols.secagg.checks import Registry
+from dordis.protocols.secagg import client_checks, masking
+from dordis.protocols.secagg.client_checks import Registry
 from dordis.protocols.secagg.masking import (
     FIRST_DEPOSITED,
     KEY,
@@ -125,14 +125,14 @@ class SecAggClient(SummingClient[SecAggState]):
         """Stage 0: check the parameters, draw all secrets of the round, and return the public keys."""
         parameters = request.parameters
         rules.check_rules(parameters)
-        checks.check_member(parameters, self.me)
+        client_checks.check_member(parameters, self.me)
         if parameters.is_malicious:
             if not self._signing:
                 raise ParametersRefused("the malicious mode needs a signing key")
-            checks.check_registered(parameters, self._registry)
+            client_checks.check_registered(parameters, self._registry)
         self.input.check(parameters)
         check_ring(self.input.vector, parameters.bits)
-        checks.check_length(self.input.vector, parameters)
+        client_checks.check_length(self.input.vector, parameters)
         self.state.parameters = parameters
         self.state.channel = self._suite.agreement.generate(self._entropy)
         self.state.secrets = {chunk: self._make_secrets(chunk) for chunk in range(self.chunks)}
@@ -168,17 +168,17 @@ class SecAggClient(SummingClient[SecAggState]):
         """Stage 1: share all secrets among the neighbours in U1, which advertised keys, and commit to the secrets."""
         parameters, advertisements = self._parameters, request.advertisements
         u1 = advertisements.keys()
-        checks.check_subset(u1, parameters.rank.keys(), "U1")
-        checks.check_present(u1, self.me, "U1")
-        checks.check_enough(u1, parameters, "U1")
-        checks.check_keys_well_formed(advertisements, parameters, self._suite)
-        checks.check_own_keys(advertisements, self.me, self._advertisement())
-        checks.check_keys_distinct(advertisements, parameters)
+        client_checks.check_subset(u1, parameters.rank.keys(), "U1")
+        client_checks.check_present(u1, self.me, "U1")
+        client_checks.check_enough(u1, parameters, "U1")
+        client_checks.check_keys_well_formed(advertisements, parameters, self._suite)
+        client_checks.check_own_keys(advertisements, self.me, self._advertisement())
+        client_checks.check_keys_distinct(advertisements, parameters)
         if parameters.is_malicious:
-            checks.check_keys_signed(advertisements, parameters, self._registry, self._suite)
+            client_checks.check_keys_signed(advertisements, parameters, self._registry, self._suite)
         self.state.advertisements = advertisements
         peers = sorted(parameters.neighbourhoods[self.me] & u1)
-        checks.check_neighbours(u1, parameters, self.me)
+        client_checks.check_neighbours(u1, parameters, self.me)
         own, sharing = [self.state.secrets[chunk] for chunk in range(self.chunks)], self._suite.sharing
         shares = sharing.split(
             [secret for chunk in own for secret in chunk.shared],
@@ -219,12 +219,12 @@ class SecAggClient(SummingClient[SecAggState]):
         """End of stage 1: decrypt the shares from neighbours in U2; accuse the senders of unusable shares."""
         parameters, ciphertexts = self._parameters, request.ciphertexts
         u2 = frozenset(parameters.unpack(request.members))
-        checks.check_subset(u2, self.state.advertisements.keys(), "U2")
-        checks.check_present(u2, self.me, "U2")
-        checks.check_enough(u2, parameters, "U2")
-        checks.check_tolerated(u2, parameters)
-        checks.check_neighbours(u2, parameters, self.me)
-        checks.check_delivered(ciphertexts.keys(), (u2 & parameters.neighbourhoods[self.me]) - {self.me})
+        client_checks.check_subset(u2, self.state.advertisements.keys(), "U2")
+        client_checks.check_present(u2, self.me, "U2")
+        client_checks.check_enough(u2, parameters, "U2")
+        client_checks.check_tolerated(u2, parameters)
+        client_checks.check_neighbours(u2, parameters, self.me)
+        client_checks.check_delivered(ciphertexts.keys(), (u2 & parameters.neighbourhoods[self.me]) - {self.me})
         self.state.members = request.members
         accused = []
         self.state.shares = {self.me: self.state.own_shares}
@@ -240,20 +240,20 @@ class SecAggClient(SummingClient[SecAggState]):
         """Return a peer's decrypted shares; raise if their number, range or hashes are wrong."""
         ciphertext, hashed = split_hashes(self._parameters, sent)
         share, sharing = self._channel(u, self.me).decrypt(ciphertext), self._suite.sharing
-        checks.check_share_length(share, self.state.own_shares)
+        client_checks.check_share_length(share, self.state.own_shares)
         sharing.from_bytes(share, len(share) // sharing.SHARE_BYTES)
-        checks.check_share_fits(self._parameters, u, self.me, share, hashed)
+        client_checks.check_share_fits(self._parameters, u, self.me, share, hashed)
         return share
 
     def prepare_input(self, request: PrepareInput) -> InputReady:
         """Stage 2, ahead of the upload: mask the input and keep it; no participation is counted yet."""
-        checks.check_nobody_accused(self.state.accused)
+        client_checks.check_nobody_accused(self.state.accused)
         self._prepared[request.chunk] = self._mask_input(request.chunk)
         return InputReady(request.chunk)
 
     def upload_input(self, request: CollectInput) -> MaskedInput:
         """Stage 2: return the masked input, computed now if it was not prepared."""
-        checks.check_nobody_accused(self.state.accused)
+        client_checks.check_nobody_accused(self.state.accused)
         chunk = request.chunk
         vector = self._prepared.pop(chunk, None)
         return MaskedInput(
@@ -277,17 +277,17 @@ class SecAggClient(SummingClient[SecAggState]):
         """Stage 3: sign U3, the survivors, once, after checking the proofs that all of them uploaded."""
         parameters, chunk = self._parameters, request.chunk
         u3 = self._checked_survivors(request.survivors)
-        checks.check_tokens(sorted(u3), request.tokens, self.state.advertisements, parameters, chunk)
+        client_checks.check_tokens(sorted(u3), request.tokens, self.state.advertisements, parameters, chunk)
         self.state.survivors[chunk] = request.survivors
         return Agreement(chunk, self._sign(survivors_statement(parameters, chunk, request.survivors)))
 
     def _checked_survivors(self, bitmap: bytes) -> frozenset[ClientId]:
         parameters = self._parameters
         u3 = frozenset(parameters.unpack(bitmap))
-        checks.check_subset(u3, set(parameters.unpack(self.state.members)), "U3")
-        checks.check_present(u3, self.me, "U3")
-        checks.check_enough(u3, parameters, "U3")
-        checks.check_tolerated(u3, parameters)
+        client_checks.check_subset(u3, set(parameters.unpack(self.state.members)), "U3")
+        client_checks.check_present(u3, self.me, "U3")
+        client_checks.check_enough(u3, parameters, "U3")
+        client_checks.check_tolerated(u3, parameters)
         return u3
 
     def unmask(self, request: Unmask) -> Unmasking:
@@ -298,9 +298,9 @@ class SecAggClient(SummingClient[SecAggState]):
         parameters, chunk = self._parameters, request.chunk
         u3 = self._checked_survivors(request.survivors)
         if parameters.is_malicious:
-            checks.check_same_survivors(self.state.survivors.get(chunk), request.survivors)
+            client_checks.check_same_survivors(self.state.survivors.get(chunk), request.survivors)
             signed = request.signatures
-            checks.check_quorum_signed(parameters, chunk, request.survivors, signed, self._registry, self._suite)
+            client_checks.check_quorum_signed(parameters, chunk, request.survivors, signed, self._registry, self._suite)
         self.state.survivors[chunk] = request.survivors
         due = parameters.escrow(chunk).releases(u3)[self.me]
         held = self.state.shares.keys()
@@ -321,8 +321,8 @@ class SecAggClient(SummingClient[SecAggState]):
         u3 = parameters.unpack(self.state.survivors[chunk])
         due = {u: ks for u, ks in parameters.escrow(chunk).releases(u3).items() if ks}
         owing = frozenset(parameters.unpack(request.owing))
-        checks.check_not_empty(owing, "the request to remove noise")
-        checks.check_subset(owing, due.keys(), "the request to remove noise")
+        client_checks.check_not_empty(owing, "the request to remove noise")
+        client_checks.check_subset(owing, due.keys(), "the request to remove noise")
         held = sorted(owing & self.state.shares.keys())
         shares = (self._share(u, chunk, FIRST_DEPOSITED + k) for u in held for k in due[u])
         return NoiseShares(chunk=chunk, shares=b"".join(shares))

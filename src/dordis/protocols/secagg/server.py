@@ -20,8 +20,8 @@ from dordis.protocol import ClientId, Flow, Message, Replies, Resource, Step, re
 from dordis.protocols import parameters as rules
 from dordis.protocols.cohort import CohortParameters, ensure_enough
 from dordis.protocols.escrow import Releases
-from dordis.protocols.secagg import checks, masking, messages, secret_recovery
-from dordis.protocols.secagg.checks import Registry
+from dordis.protocols.secagg import client_checks, masking, messages, unmasking
+from dordis.protocols.secagg.client_checks import Registry
 from dordis.protocols.secagg.masking import FIRST_DEPOSITED, KEY, KEY_BYTES, SELF_MASK, split
 from dordis.protocols.secagg.messages import (
     Agree,
@@ -138,7 +138,7 @@ class ChunkServer(SummingChunk):
         self._signatures = {u: signatures[u] for u in self.u4[: self.parameters.quorum]}
 
     def _checked_signature(self, u: ClientId, reply: Agreement, statement: bytes) -> bytes:
-        checks.verify_statement(self._suite, self._setup.registry, u, statement, reply.signature)
+        client_checks.verify_statement(self._suite, self._setup.registry, u, statement, reply.signature)
         return reply.signature
 
     def unmask(self) -> Flow:
@@ -152,7 +152,7 @@ class ChunkServer(SummingChunk):
         self._disclosed = {u: disclosed for u, (_, disclosed) in answers.items()}
         secrets = self._rebuild_secrets({u: shares for u, (shares, _) in answers.items()})
         survivors = frozenset(self.u3)
-        secret_recovery.remove_masks(
+        unmasking.remove_masks(
             self._suite,
             self._total,
             self.parameters,
@@ -163,10 +163,10 @@ class ChunkServer(SummingChunk):
             self._setup.vectors,
         )
 
-    def _rebuild_secrets(self, held: Mapping[ClientId, secret_recovery.DisclosedShares]) -> dict[ClientId, bytes]:
+    def _rebuild_secrets(self, held: Mapping[ClientId, unmasking.DisclosedShares]) -> dict[ClientId, bytes]:
         """Return the rebuilt self-mask seeds of survivors and masking keys of dropouts; raise if one is missing."""
         dealers = sorted(self._setup.shares)
-        recovered = secret_recovery.recover(self._suite, self.parameters, held, dealers, self._is_right)
+        recovered = unmasking.recover(self._suite, self.parameters, held, dealers, self._is_right)
         self._setup.liars |= recovered.false
         if recovered.false:
             dealer = min(recovered.false)
@@ -178,7 +178,7 @@ class ChunkServer(SummingChunk):
 
     def _checked_unmasking(
         self, v: ClientId, reply: Unmasking
-    ) -> tuple[secret_recovery.DisclosedShares, Mapping[int, bytes]]:
+    ) -> tuple[unmasking.DisclosedShares, Mapping[int, bytes]]:
         """Return what client v disclosed: shares of other clients' secrets, and v's own due secrets.
 
         Due secrets are the deposited secrets of v that the rule of the escrow releases for U3.  Raise if the reply is
@@ -196,7 +196,7 @@ class ChunkServer(SummingChunk):
 
     def _parse_shares(
         self, v: ClientId, places: Mapping[ClientId, Sequence[int]], shares: bytes
-    ) -> secret_recovery.DisclosedShares:
+    ) -> unmasking.DisclosedShares:
         """Return the shares that client v disclosed, parsed; if the hash of any share is wrong, v counts as a liar."""
         sharing = self._suite.sharing
         wanted = [(u, place) for u, owed in places.items() for place in owed]
@@ -205,7 +205,7 @@ class ChunkServer(SummingChunk):
         fits = self._setup.fits(self.chunk, v, wanted, cut)
         if not fits.all():
             catch(v, self._setup.liars)
-        return secret_recovery.DisclosedShares(tuple(places), parsed, fits.reshape(parsed.shape[:2]))
+        return unmasking.DisclosedShares(tuple(places), parsed, fits.reshape(parsed.shape[:2]))
 
     def _is_right(self, u: ClientId, place: int, secret: bytes) -> bool:
         """Tell whether client u committed to `secret`, a rebuilt self-mask seed or masking key of u."""
@@ -245,14 +245,14 @@ class ChunkServer(SummingChunk):
         def is_right(u: ClientId, place: int, secret: bytes) -> bool:
             return self._is_committed(u, owing[u][place], secret)
 
-        recovered = secret_recovery.recover(self._suite, self.parameters, held, list(owing), is_right)
+        recovered = unmasking.recover(self._suite, self.parameters, held, list(owing), is_right)
         self._setup.liars |= recovered.false
         for u, ks in owing.items():
             self._released[u] = {ks[place]: secret for place, secret in recovered.secrets[u].items()}
 
     def _checked_shares(
         self, v: ClientId, reply: NoiseShares, owing: Mapping[ClientId, tuple[int, ...]]
-    ) -> secret_recovery.DisclosedShares:
+    ) -> unmasking.DisclosedShares:
         """Return the shares that client v disclosed; `owing` has, by dealer, the indices of the secrets to rebuild."""
         places = {u: [FIRST_DEPOSITED + k for k in owing[u]] for u in self._setup.holdings(v) if u in owing}
         return self._parse_shares(v, places, reply.shares)

@@ -13,8 +13,8 @@ from dordis.crypto.suite import Suite
 from dordis.errors import ProtocolError, Unrecoverable
 from dordis.protocol import ClientId, Flow, Resource, Step
 from dordis.protocols.cohort import CohortParameters, ensure_enough
-from dordis.protocols.secagg import checks
-from dordis.protocols.secagg.checks import Registry
+from dordis.protocols.secagg import client_checks
+from dordis.protocols.secagg.client_checks import Registry
 from dordis.protocols.secagg.masking import (
     HASH_BYTES,
     KEY_BYTES,
@@ -67,17 +67,17 @@ class SetupServer(SummingSetup):
     def advertise_keys(self) -> Flow:
         """Stage 0: collect the public keys of clients; those that answer are U1."""
         if self.parameters.is_malicious:  # otherwise a client without a registered key would count as a liar
-            checks.check_registered(self.parameters, self.registry)
+            client_checks.check_registered(self.parameters, self.registry)
         proofs = {int(u): proof for u, proof in sorted(self._proofs.items())}
         replies = yield dict.fromkeys(self.parameters.clients, AdvertiseKeys(self.parameters, proofs))
         self.keys = collect(self.parameters.clients, Advertisement, replies, self._checked_keys, self.liars)
         ensure_enough(self.parameters, "AdvertiseKeys", self.keys, self.liars)
 
     def _checked_keys(self, u: ClientId, reply: Advertisement) -> Advertisement:
-        checks.check_keys_well_formed({u: reply}, self.parameters, self.suite)
+        client_checks.check_keys_well_formed({u: reply}, self.parameters, self.suite)
         if self.parameters.is_malicious:
-            checks.check_keys_signed({u: reply}, self.parameters, self.registry, self.suite)
-        checks.check_keys_distinct({u: reply}, self.parameters)
+            client_checks.check_keys_signed({u: reply}, self.parameters, self.registry, self.suite)
+        client_checks.check_keys_distinct({u: reply}, self.parameters)
         keys = {reply.channel, *split(reply.masking, KEY_BYTES, len(self.parameters.chunks))}
         if not keys.isdisjoint(self._seen):  # the later client is taken to have copied the key
             raise ProtocolError("a public key was advertised before by another client")
@@ -92,10 +92,10 @@ class SetupServer(SummingSetup):
 
     def _checked_shares(self, u: ClientId, reply: EncryptedShares) -> EncryptedShares:
         peers = (self.keys.keys() & self.parameters.neighbourhoods[u]) - {u}
-        checks.check_delivered(reply.ciphertexts.keys(), peers)
+        client_checks.check_delivered(reply.ciphertexts.keys(), peers)
         if self.parameters.is_malicious:
             statement = shares_statement(self.parameters, u, reply)
-            checks.verify_statement(self.suite, self.registry, u, statement, reply.signature)
+            client_checks.verify_statement(self.suite, self.registry, u, statement, reply.signature)
         shared, chunks = shared_count(self.parameters, 0), len(self.parameters.chunks)
         split(reply.commitments, KEY_BYTES, (shared - 1) * chunks)
         hashed = hashes_length(self.parameters)
@@ -119,7 +119,7 @@ class SetupServer(SummingSetup):
 
     def _checked_accusation(self, v: ClientId, reply: SharesDelivered) -> tuple[ClientId, ...]:
         dealers = self.parameters.unpack(reply.accused)
-        checks.check_subset(set(dealers), self._addressed_to(v).keys(), "an accusation")
+        client_checks.check_subset(set(dealers), self._addressed_to(v).keys(), "an accusation")
         return dealers
 
     def _addressed_to(self, v: ClientId) -> dict[int, bytes]:

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dordis.apps.learning.data import Dataset, Iid, Lda, Merge, Natural, Unit, default_partition, remove_clients
+from dordis.apps.learning.partitioned_data import (
+    Dataset,
+    Iid,
+    Lda,
+    Merge,
+    Natural,
+    Unit,
+    default_partition,
+    remove_clients,
+)
 from dordis.apps.learning.settings import Settings
 from dordis.apps.learning.sources import digits
 from dordis.apps.learning.sources import load as load_source

@@ -12,8 +12,15 @@ from dordis.errors import InputError
 from dordis.privacy.skellam_noise import noise
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols.cohort import agree_on
-from dordis.protocols.distributed_noise import ChunkOutput, NoisyInput, OneDraw, PrivateServer, remove_noise, unreleased
 from dordis.protocols.escrow import draw_secrets
+from dordis.protocols.noise_addition_and_removal import (
+    ChunkOutput,
+    NoisyInput,
+    OneDraw,
+    PrivateServer,
+    remove_noise,
+    unreleased,
+)
 from dordis.protocols.plaintext import PlaintextServer
 from dordis.protocols.summing import ChunkSum
 

@@ -14,7 +14,7 @@ from dordis.errors import (
     Unrecoverable,
 )
 from dordis.protocol import MemoryJournal
-from dordis.protocols.distributed_noise import NoisyInput
+from dordis.protocols.noise_addition_and_removal import NoisyInput
 from dordis.protocols.secagg import SecAggClient
 from dordis.protocols.secagg.masking import split_hashes
 from dordis.protocols.secagg.messages import (

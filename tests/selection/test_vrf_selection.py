@@ -22,9 +22,9 @@ from dordis.errors import (
     TooFewClients,
 )
 from dordis.runs.job import Job
-from dordis.selection import vrf as module
+from dordis.selection import vrf_selection as module
 from dordis.selection.beacon import SeedBeacon
-from dordis.selection.vrf import (
+from dordis.selection.vrf_selection import (
     VrfSelection,
     chance_below,
     describe_starvation,

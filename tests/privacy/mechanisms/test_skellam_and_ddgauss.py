@@ -14,8 +14,13 @@ from dordis.errors import InputError, ParametersRefused
 from dordis.privacy import scaling
 from dordis.privacy.accounting import DiscreteGaussianSum, Gaussian, ParticipationSchedule, SkellamSum
 from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanisms.baselines import CentralGaussian, LocalGaussian, NoMechanism, gaussian_noise
-from dordis.privacy.mechanisms.distributed import (
+from dordis.privacy.mechanisms.central_and_local_noise import (
+    CentralGaussian,
+    LocalGaussian,
+    NoMechanism,
+    gaussian_noise,
+)
+from dordis.privacy.mechanisms.skellam_and_ddgauss import (
     DDGauss,
     DSkellam,
     discrete_gaussian_masses,

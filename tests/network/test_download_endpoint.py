@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dordis import wire
 from dordis.errors import MalformedMessage
 from dordis.network import upload_endpoint
-from dordis.network.server_transfers import (
+from dordis.network.download_endpoint import (
     LARGEST_FRAME,
     DownloadEndpoint,
     ReceiptEndpoint,

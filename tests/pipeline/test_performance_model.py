@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dordis.errors import InputError
-from dordis.pipeline.performance import (
+from dordis.pipeline.performance_model import (
     KEPT,
     POINTS,
     PerformanceModel,
