@@ -224,15 +224,15 @@ def test_who_holds_the_lock_is_alone(path):
 @pytest.mark.parametrize("cut", [b"", b"x", b"half a line", NEW[:-1]])
 def test_a_line_without_its_end_is_not_read_and_is_mended(path, cut):
     path.write_bytes(OLD + cut)
-    assert durable_files.read_complete_lines(path) == [OLD]
+    assert durable_files.read_lines_with_last(path, b"") == [OLD]
     durable_files.repair_lines(path, NEW)
-    assert durable_files.read_complete_lines(path) == [OLD, NEW]
+    assert durable_files.read_lines_with_last(path, b"") == [OLD, NEW]
     durable_files.repair_lines(path, NEW)
     assert path.read_bytes() == OLD + NEW
 
 
 def test_no_file_has_no_lines_and_is_not_made_by_mending(path):
-    assert durable_files.read_complete_lines(path) == []
+    assert durable_files.read_lines_with_last(path, b"") == []
     durable_files.repair_lines(path, b"")
     assert not path.exists()
 

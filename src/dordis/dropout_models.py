@@ -300,7 +300,6 @@ class TraceReplay(Dropout):
         return [int(device) for device in _generator(self.seed, 0, _ROWS).permutation(len(self.trace.changes))]
 
     def device(self, client: ClientId) -> int:
-        """Return the device of a client."""
         return self._order[client % len(self._order)]
 
     def available(self, index: int, clients: Collection[ClientId]) -> frozenset[ClientId]:

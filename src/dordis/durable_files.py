@@ -90,23 +90,18 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def read_complete_lines(path: Path) -> list[bytes]:
-    """Return the lines of a file that end with a newline; an empty list if the file is missing.
+def read_lines_with_last(path: Path, last: bytes) -> list[bytes]:
+    """Return the lines of a file that end with a newline, then the line `last` if it is neither empty nor among them.
 
-    Raise InputError if the file cannot be read.
+    A missing file has no lines.  Raise InputError if the file cannot be read.
     """
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        return []
+        data = b""
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}; restore it") from None
-    return data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
-
-
-def read_lines_with_last(path: Path, last: bytes) -> list[bytes]:
-    """Return the complete lines of a file, followed by the line `last` if it is neither empty nor among them."""
-    lines = read_complete_lines(path)
+    lines = data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
     return lines if not last or last in lines else [*lines, last]
 
 

@@ -233,18 +233,15 @@ class ChargedRounds(MutableMapping[int, LedgerRound]):
         """The number of completed rounds."""
 
     def __getitem__(self, index: int) -> LedgerRound:
-        """Return the round with this index."""
         known = self._rounds[index]
         return _DECODER.decode(known) if isinstance(known, bytes) else known
 
     def __setitem__(self, index: int, charged: LedgerRound) -> None:
-        """Add or replace a round."""
         is_completed = bool(charged.outcomes)
         self.completed += is_completed - isinstance(self._rounds.get(index), bytes)
         self._rounds[index] = _ENCODER.encode(charged) if is_completed else charged
 
     def __delitem__(self, index: int) -> None:
-        """Remove a round."""
         self.completed -= isinstance(self._rounds.pop(index), bytes)
 
     def __iter__(self) -> Iterator[int]:
@@ -252,7 +249,6 @@ class ChargedRounds(MutableMapping[int, LedgerRound]):
         return iter(self._rounds)
 
     def __len__(self) -> int:
-        """Return the number of rounds."""
         return len(self._rounds)
 
     def __contains__(self, index: object) -> bool:

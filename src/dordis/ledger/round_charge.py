@@ -94,7 +94,6 @@ class NoisySum(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
     @property
     def mechanism_name(self) -> str:
-        """Return the name of the mechanism of the sum."""
         return self.mechanism or mechanism_name(DSkellam)
 
     def cost(self, variance: Fraction, samples: int) -> ReleaseCost:

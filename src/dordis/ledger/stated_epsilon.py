@@ -50,7 +50,6 @@ class StatedEpsilon:
 
     @property
     def is_spent(self) -> bool:
-        """Tell whether the stated epsilon is the epsilon spent."""
         return self.epsilon == self.spent
 
 

@@ -133,7 +133,6 @@ class Server:
         self._loop.close()
 
     def connected(self) -> frozenset[ClientId]:
-        """Return the connected clients."""
         return self._sessions.clients()
 
     def wait(self, enough: Callable[[frozenset[ClientId]], bool], seconds: float | None = None) -> frozenset[ClientId]:

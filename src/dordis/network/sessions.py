@@ -303,7 +303,6 @@ class Sessions:
         return self._sessions.get(client)
 
     def all(self) -> list[Session]:
-        """Return all sessions."""
         return list(self._sessions.values())
 
     def clients(self) -> frozenset[ClientId]:

@@ -281,7 +281,6 @@ class UploadEndpoint:
         self._completed.clear()
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes of the endpoint."""
         return [web.put("/vectors/{id}", self.put), web.head("/vectors/{id}", self.head)]
 
     async def head(self, request: web.Request) -> web.Response:

@@ -108,7 +108,6 @@ class VisitEndpoint:
         """Clients that have asked for a task since this process started."""
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes of the endpoints."""
         return [
             web.get("/task", self.get_task),
             web.get("/manifest", self.get_manifest),

@@ -54,12 +54,10 @@ class ClientDirectory:
 
     @property
     def journals(self) -> FileJournals:
-        """Return the journals of the client's rounds."""
         return FileJournals(self.path / "journals")
 
     @property
     def models(self) -> "FileModel":
-        """Return the store of the last model that the client had."""
         return FileModel(self.path / "model")
 
     def participation(self, cap: int | None = None) -> FileParticipation:
@@ -68,7 +66,6 @@ class ClientDirectory:
 
     @property
     def trainings(self) -> FileTrainings:
-        """Return the training count since the last counted participation."""
         return FileTrainings(self.path / "trainings")
 
     @property
@@ -78,7 +75,6 @@ class ClientDirectory:
 
     @property
     def receipts(self) -> KeptReceipts:
-        """Return the store of the client's notes and receipts."""
         return KeptReceipts(self.path / "receipts")
 
     @property

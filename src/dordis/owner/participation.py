@@ -126,7 +126,6 @@ class ParticipationTally:
             self.add(attendance, counted)
 
     def add(self, attendance: Attendance, counted: CountedRound) -> None:
-        """Add a counted round."""
         self.by_run[attendance[0]] += attendance not in self.rounds
         self.rounds[attendance] = counted
         if counted.cost.sampled is None:

@@ -99,7 +99,6 @@ class KeptReceipts:
     """Cache by run id: the complete lines of the run's file when it was last read, and the notes decoded from them."""
 
     def file(self, run: bytes) -> Path:
-        """Return the file of a run."""
         return self.path / f"{run.hex()}.jsonl"
 
     def read(self, run: bytes) -> KeptRun:

@@ -193,7 +193,6 @@ class Ring:
         return scale if is_fine_enough(scale * self.clip, self.dim) else math.nextafter(scale, math.inf)
 
     def sensitivity(self, scale: float) -> Sensitivity:
-        """Return the sensitivity at this scale."""
         return sensitivity(scale, self.clip, self.dim, self.folded)
 
     def allows(self, enough: Enough) -> bool:

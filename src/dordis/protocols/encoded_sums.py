@@ -317,7 +317,6 @@ class Assembly:
         return len(self._survivors) + len(self._further)
 
     def add(self, chunk: int, decoded: DecodedChunk) -> None:
-        """Add a decoded chunk."""
         if (release := self._private.further_release(chunk)) is not None:
             count = decoded.survivors * self._private.batch
             self._further[release.name] = FurtherSum(decoded.values, release.scale, count)

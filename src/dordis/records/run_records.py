@@ -167,7 +167,6 @@ class StoredRun:
 
     @property
     def evicted(self) -> tuple[int, ...]:
-        """Return the evicted clients."""
         return tuple(sorted(u for line in self.evictions for u in line.clients))
 
     @property

@@ -19,16 +19,10 @@ Charge = Callable[[Dropped], None]
 """Charges the round, given the dropouts by chunk; the charge is durable when this returns.  It may raise."""
 
 
-def count_nothing(clients: Collection[ClientId]) -> None:
-    """Count no participation: for rounds without a ledger."""
-
-
-def charge_nothing(dropped: Dropped) -> None:
-    """Charge nothing: for rounds without a ledger."""
-
-
 class PrivacyGate:
     """Counts the participations of a round before its first upload, and charges the round before its first disclosure.
+
+    By default it counts and charges nothing, for rounds without a ledger.
 
     >>> gate = PrivacyGate(count=lambda clients: print("counted", *clients), charge=lambda dropped: print("charged"))
     >>> gate.admit_upload([ClientId(1), ClientId(2)])
@@ -37,7 +31,7 @@ class PrivacyGate:
     charged
     """
 
-    def __init__(self, count: Count = count_nothing, charge: Charge = charge_nothing) -> None:
+    def __init__(self, count: Count = lambda clients: None, charge: Charge = lambda dropped: None) -> None:
         self._count, self._charge = count, charge
         self._counted = self._charged = False
 

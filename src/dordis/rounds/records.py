@@ -12,7 +12,7 @@ computed one by one.  A record counts as zero if this raises too, or if its grad
 import time
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,13 +35,8 @@ ROOM = 3.0
 A client that protects records may join a run only if the ratio is at least this large.
 """
 Places = npt.NDArray[np.int64]
-
-
-class Attempt(Protocol):
-    """Runs an application's code on one slice of records."""
-
-    def __call__(self, work: Callable[[], Reals]) -> Reals | None:
-        """Return the result of `work`; None if it raised."""
+Attempt = Callable[[Callable[[], Reals]], Reals | None]
+"""Runs an application's code on one slice of records; returns its result, or None if it raised."""
 
 
 class RecordSum(NamedTuple):

@@ -44,11 +44,6 @@ class Allowances:
     by_cost: bool
     counted: Mapping[Attendance, OwnerCharge]
 
-    @classmethod
-    def from_design(cls, design: RoundPlan, counted: Mapping[Attendance, OwnerCharge]) -> "Allowances":
-        """Return the allowances under a plan's budget; `counted` has all charges that owners may have counted."""
-        return cls(design.allowed if design.counts else 1.0, design.cap, design.counts, counted)
-
     def spent(self) -> dict[int, float]:
         """Return for each client the largest cost that its owner may have counted so far, in units of `planned`."""
         spent: Counter[int] = Counter()
@@ -115,7 +110,8 @@ class RunBudget:
         """
         if self.ledger is None or not self.counts_owners or design.sampled is not None:
             return dict.fromkeys(clients, design.allowed)
-        allowances = Allowances.from_design(design, self.ledger.owner_charges())
+        planned = design.allowed if design.counts else 1.0
+        allowances = Allowances(planned, design.cap, design.counts, self.ledger.owner_charges())
         costs = allowances.affordable_costs(clients, selection, index, rounds)
         able = {u: cost for u, cost in costs.items() if cost}
         check_able(len(clients), len(able), design.least)

@@ -3,7 +3,6 @@
 import csv
 import math
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -134,14 +133,6 @@ def bounds(
     print_result(as_json, fields, "\n".join(lines))
 
 
-@dataclass(frozen=True)
-class Rehearsal:
-    """The results of two runs on the same synthetic rows: `private` with the configured noise, `clean` without."""
-
-    private: "RunResult"
-    clean: "RunResult"
-
-
 def rehearse(
     config: Annotated[Path, typer.Argument(help="A configuration with [app.options.table].")],
     setting: Overrides = None,
@@ -157,16 +148,19 @@ def rehearse(
 
     settings = reading.read_config(config, None, setting or ())
     with tempfile.TemporaryDirectory() as folder:
-        done = run_rehearsal(settings, Path(folder), rows)
-        found: dict[str, Any] = {"plan": done.private.verdict, "rounds": str(len(done.private.history))}
-        for name, value in done.private.metrics.items():
-            found[name] = f"{value:.4g} with noise, {done.clean.metrics[name]:.4g} without"
+        private, clean = run_rehearsal(settings, Path(folder), rows)
+        found: dict[str, Any] = {"plan": private.verdict, "rounds": str(len(private.history))}
+        for name, value in private.metrics.items():
+            found[name] = f"{value:.4g} with noise, {clean.metrics[name]:.4g} without"
         found["spent"] = "nothing: the rows are synthetic"
     print_result(as_json, found, facts_table(found, f"rehearsal of {config}"))
 
 
-def run_rehearsal(settings: Any, folder: Path, each: int) -> Rehearsal:
-    """Run a configuration with and without noise, on `each` synthetic rows per client; write all files to `folder`."""
+def run_rehearsal(settings: Any, folder: Path, each: int) -> "tuple[RunResult, RunResult]":
+    """Return the results of a configuration with its noise and without, on the same `each` synthetic rows per client.
+
+    All files are written to `folder`.
+    """
     import msgspec
 
     from dordis.apps.learning.settings import read_settings
@@ -189,7 +183,7 @@ def run_rehearsal(settings: Any, folder: Path, each: int) -> Rehearsal:
     changed["deployment"] = {}
     private = run(changed, accept_hopeless=True)
     changed["privacy"] |= {"noise": {"kind": "none"}, "mechanism": None}
-    return Rehearsal(private, run(changed))
+    return private, run(changed)
 
 
 def _write(path: Path, rows: dict[str, list[Any]]) -> None:
