@@ -26,8 +26,10 @@ from dordis.integrations.flower.messages import Layout, check_same_records, find
 from dordis.integrations.flower.population import Enrolment, FlowerModel, FlowerPopulation, enrol, weighted_mean
 from dordis.owner.policy import RECORD as RECORD_UNIT
 from dordis.privacy.advice import ENOUGH, EQUAL, NOTHING, check_prospects, clients_for_ratio, describe_ratio, run_ratio
+from dordis.privacy.scaling import Floats
 from dordis.protocol import ClientId
 from dordis.protocols import summing_protocol
+from dordis.protocols.limits import LARGEST_WEIGHT
 from dordis.protocols.summing import SummingProtocol
 from dordis.runs.coordinator import FinishedRound
 from dordis.runs.job import Job, check_record_column, prepare
@@ -104,6 +106,15 @@ def check_supported(config: RunConfig) -> None:
         )
     if config.performance.chunks == "auto":
         raise InputError("under Flower all chunks travel together: set performance.chunks to a number")
+
+
+def check_usable(model: Floats) -> None:
+    """Raise InputError if every node would refuse a model, because a number is not finite or is too large."""
+    if model.size and not max(float(model.max()), -float(model.min())) <= LARGEST_WEIGHT:
+        raise InputError(
+            f"the strategy sends a model with numbers that are not finite or beyond {LARGEST_WEIGHT}, from which no "
+            "node trains: if training diverged, lower the learning rates of nodes and strategy"
+        )
 
 
 def check_population(federation: Federation, clients: int) -> None:
@@ -188,8 +199,10 @@ class DordisGrid(Grid):
     def _round(self, asked: list[FlowerMessage], timeout: float | None) -> list[FlowerMessage]:
         check_same_records(asked)
         name, model = find_model(asked[0].content)
+        layout = Layout.from_record(model)
+        check_usable(layout.to_vector(model))
         if self._private is None:
-            self._private = self._begin(Layout.from_record(model), len(asked), timeout)
+            self._private = self._begin(layout, len(asked), timeout)
         private = self._private
         nodes = {node: u for u, node in private.home.nodes.items()}
         messages = {nodes[m.metadata.dst_node_id]: m for m in asked if m.metadata.dst_node_id in nodes}
