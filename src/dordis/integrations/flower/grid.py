@@ -3,6 +3,7 @@
 The settings are those of `dordis run`, from a dictionary such as the `run_config` of a Flower app.
 """
 
+import difflib
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -66,6 +67,23 @@ def read_settings(given: RunConfig | Mapping[str, Any]) -> dict[str, Any]:
             )
         nested = merge_settings(nested, {_FEDERATION: {"rounds": plain[FLOWER_ROUNDS]}})
     return dict(sorted(nested.items()))
+
+
+def find_misspelt(given: RunConfig | Mapping[str, Any]) -> list[str]:
+    """Return warnings about keys that are ignored and look like settings of dordis.
+
+    >>> find_misspelt({"privcy.epsilon": 3.0, "learning-rate": 0.1, "federation.rounds": 5})
+    ["'privcy.epsilon' is ignored: is 'privacy.epsilon' meant?"]
+    """
+    found: list[str] = []
+    for key in given if isinstance(given, Mapping) else ():
+        first, dot, rest = key.partition(".")
+        near = difflib.get_close_matches(first, RunConfig.__struct_fields__, 1, 0.85)
+        if near and first not in RunConfig.__struct_fields__:
+            found.append(f"'{key}' is ignored: is '{near[0]}{dot}{rest}' meant?")
+        elif key in ("epsilon", "delta") and key not in read_settings(given).get("privacy", {}):
+            found.append(f"'{key}' is ignored: is 'privacy.{key}' meant?")
+    return found
 
 
 def find_protocol(settings: Mapping[str, Any]) -> SummingProtocol:
@@ -167,6 +185,8 @@ class DordisGrid(Grid):
         accept_hopeless: bool = False,
     ) -> None:
         self._grid, self._settings, self._registry = grid, read_settings(privacy), registry
+        for warning in find_misspelt(privacy):
+            LOG.warning("in the settings of the private run %s", warning)
         self._weight, self._patience = weight, patience
         self._accept_hopeless = accept_hopeless or (isinstance(privacy, Mapping) and bool(privacy.get(ACCEPT_HOPELESS)))
         self._private: PrivateRun | None = None
