@@ -356,6 +356,8 @@ def test_what_is_no_configuration_is_said_to_be_none():
 def test_a_directory_without_a_run_is_said_to_be_none(tmp_path):
     with pytest.raises(dordis.InputError, match="there is no run at"):
         dordis.load(tmp_path)
+    with pytest.raises(dordis.InputError, match=r"no run and no saved model at .*absent"):
+        dordis.load(tmp_path / "absent")
 
 
 def test_the_settings_of_plain_fedavg_give_plain_fedavg(table, tmp_path):

@@ -292,6 +292,8 @@ def load(path: str | Path, model: Any = None) -> Any:
     own = None if model is None or isinstance(model, str) else as_model(model, Inputs((), 0), Settings(), 0)
     if where.is_file():
         return read_model(where, own)
+    if not where.is_dir():
+        raise InputError(f"there is no run and no saved model at {where}")
     stored = run_records.load_run(where)
     config = reading.read_config(where / CONFIG)
     if stored.result is not None:

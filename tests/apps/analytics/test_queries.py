@@ -334,3 +334,14 @@ def test_columns_keep_their_names_and_name_what_is_wrong():
 def test_a_budget_that_is_no_number_is_one_line(budget):
     with pytest.raises(InputError, match="is a number"):
         dordis.mean(range(10), bounds=(0, 10), **budget)
+
+
+def test_values_that_cannot_be_an_array_are_refused():
+    """A torch tensor with a gradient is such a value."""
+
+    class Tensor:
+        def __array__(self, *args, **options):
+            raise RuntimeError("use detach()")
+
+    with pytest.raises(InputError, match=r"cannot be read as an array: use detach\(\)"):
+        dordis.mean(Tensor(), epsilon=1.0, bounds=(0, 1))

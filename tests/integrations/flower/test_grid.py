@@ -99,6 +99,14 @@ def aggregated(strategy: FedAvg, grid: MemoryGrid, mean: np.ndarray) -> np.ndarr
     return vector(arrays)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1e30])
+def test_a_model_that_every_node_refuses_is_not_sent(grid, tmp_path, value):
+    private = DordisGrid(grid, settings(tmp_path))
+    with pytest.raises(InputError, match="not finite or beyond 4294967296, from which no node trains"):
+        FedAvg().start(private, model(value), num_rounds=1)
+    assert grid.trips == 0
+
+
 def test_a_strategy_may_take_the_arrays_out_of_a_reply(grid, tmp_path):
     """FedMedian does, to save memory; the median of equal replies is the private mean."""
     private, expected = DordisGrid(grid, settings(tmp_path)), engine(0, STAGES[0])

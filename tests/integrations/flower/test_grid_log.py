@@ -35,3 +35,20 @@ def test_a_large_delta_is_warned_about(tmp_path, caplog, delta, warnings):
     said = [record.getMessage() for record in caplog.records if record.getMessage().startswith("delta = ")]
     assert len(said) == len(warnings)
     assert all(line.startswith(warning) for line, warning in zip(said, warnings, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ({"privcy.epsilon": 3.0}, "'privcy.epsilon' is ignored: is 'privacy.epsilon' meant?"),
+        ({"privacys": {"epsilon": 3.0}}, "'privacys' is ignored: is 'privacy' meant?"),
+        ({"epsilon": 3.0}, "'epsilon' is ignored: is 'privacy.epsilon' meant?"),
+        ({"epsilon": 3.0, "privacy": {"epsilon": 2.0}, "learning-rate": 0.1, "name-of-my-app": "x"}, ""),
+        ({"epsilon": 3.0, "privacy.epsilon": 2.0, "model.width": 3, "batch-size": 4}, ""),
+    ],
+)
+def test_settings_that_look_misspelt_are_warned_about(caplog, given, meant):
+    with caplog.at_level(logging.WARNING, "flwr.dordis"):
+        DordisGrid(MemoryGrid([client_app([])] * 3), SETTINGS | given)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ([f"in the settings of the private run {meant}"] if meant else [])

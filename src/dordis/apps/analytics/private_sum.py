@@ -103,6 +103,8 @@ def _array(values: npt.ArrayLike) -> Floats:
         array = np.asarray(values)
     except ValueError:
         raise InputError(_ragged(values)) from None
+    except (RuntimeError, TypeError) as error:  # a tensor with a gradient, or on a graphics processor
+        raise InputError(f"the values cannot be read as an array: {error}") from None
     if array.dtype.kind in "biuf":
         return array.astype(np.float64)
     objects = np.asarray(values, dtype=object)  # if there is a text, np.asarray(values) makes all values texts

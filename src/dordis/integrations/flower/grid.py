@@ -3,6 +3,7 @@
 The settings are those of `dordis run`, from a dictionary such as the `run_config` of a Flower app.
 """
 
+import difflib
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,8 +27,10 @@ from dordis.integrations.flower.messages import Layout, check_same_records, find
 from dordis.integrations.flower.population import Enrolment, FlowerModel, FlowerPopulation, enrol, weighted_mean
 from dordis.owner.policy import RECORD as RECORD_UNIT
 from dordis.privacy.advice import ENOUGH, EQUAL, NOTHING, check_prospects, clients_for_ratio, describe_ratio, run_ratio
+from dordis.privacy.scaling import Floats
 from dordis.protocol import ClientId
 from dordis.protocols import summing_protocol
+from dordis.protocols.limits import LARGEST_WEIGHT
 from dordis.protocols.summing import SummingProtocol
 from dordis.runs.coordinator import FinishedRound
 from dordis.runs.job import Job, check_record_column, prepare
@@ -64,6 +67,23 @@ def read_settings(given: RunConfig | Mapping[str, Any]) -> dict[str, Any]:
             )
         nested = merge_settings(nested, {_FEDERATION: {"rounds": plain[FLOWER_ROUNDS]}})
     return dict(sorted(nested.items()))
+
+
+def find_misspelt(given: RunConfig | Mapping[str, Any]) -> list[str]:
+    """Return warnings about keys that are ignored and look like settings of dordis.
+
+    >>> find_misspelt({"privcy.epsilon": 3.0, "learning-rate": 0.1, "federation.rounds": 5})
+    ["'privcy.epsilon' is ignored: is 'privacy.epsilon' meant?"]
+    """
+    found: list[str] = []
+    for key in given if isinstance(given, Mapping) else ():
+        first, dot, rest = key.partition(".")
+        near = difflib.get_close_matches(first, RunConfig.__struct_fields__, 1, 0.85)
+        if near and first not in RunConfig.__struct_fields__:
+            found.append(f"'{key}' is ignored: is '{near[0]}{dot}{rest}' meant?")
+        elif key in ("epsilon", "delta") and key not in read_settings(given).get("privacy", {}):
+            found.append(f"'{key}' is ignored: is 'privacy.{key}' meant?")
+    return found
 
 
 def find_protocol(settings: Mapping[str, Any]) -> SummingProtocol:
@@ -104,6 +124,15 @@ def check_supported(config: RunConfig) -> None:
         )
     if config.performance.chunks == "auto":
         raise InputError("under Flower all chunks travel together: set performance.chunks to a number")
+
+
+def check_usable(model: Floats) -> None:
+    """Raise InputError if every node would refuse a model, because a number is not finite or is too large."""
+    if model.size and not max(float(model.max()), -float(model.min())) <= LARGEST_WEIGHT:
+        raise InputError(
+            f"the strategy sends a model with numbers that are not finite or beyond {LARGEST_WEIGHT}, from which no "
+            "node trains: if training diverged, lower the learning rates of nodes and strategy"
+        )
 
 
 def check_population(federation: Federation, clients: int) -> None:
@@ -156,6 +185,8 @@ class DordisGrid(Grid):
         accept_hopeless: bool = False,
     ) -> None:
         self._grid, self._settings, self._registry = grid, read_settings(privacy), registry
+        for warning in find_misspelt(privacy):
+            LOG.warning("in the settings of the private run %s", warning)
         self._weight, self._patience = weight, patience
         self._accept_hopeless = accept_hopeless or (isinstance(privacy, Mapping) and bool(privacy.get(ACCEPT_HOPELESS)))
         self._private: PrivateRun | None = None
@@ -188,8 +219,10 @@ class DordisGrid(Grid):
     def _round(self, asked: list[FlowerMessage], timeout: float | None) -> list[FlowerMessage]:
         check_same_records(asked)
         name, model = find_model(asked[0].content)
+        layout = Layout.from_record(model)
+        check_usable(layout.to_vector(model))
         if self._private is None:
-            self._private = self._begin(Layout.from_record(model), len(asked), timeout)
+            self._private = self._begin(layout, len(asked), timeout)
         private = self._private
         nodes = {node: u for u, node in private.home.nodes.items()}
         messages = {nodes[m.metadata.dst_node_id]: m for m in asked if m.metadata.dst_node_id in nodes}
