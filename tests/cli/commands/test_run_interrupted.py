@@ -5,8 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +22,7 @@ from tests.simulation.whole_runs import TOY
 BROKEN = """
 import errno
 from pathlib import Path
+from types import SimpleNamespace
 
 from tests.simulation import toys
 
@@ -133,3 +136,33 @@ def test_an_interruption_that_nobody_heard_ends_the_run_after_the_round(number):
         with pytest.raises(KeyboardInterrupt):
             end_if_asked()
     assert signal.getsignal(number) is before
+
+
+class Interrupting:
+    """An object whose finaliser gets a signal, as any finaliser may."""
+
+    def __init__(self, number):
+        self._number = number
+
+    def __del__(self):
+        os.kill(os.getpid(), self._number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_that_a_finaliser_discards_comes_again_without_a_traceback(number, capfd):
+    def wait():
+        Interrupting(number)
+        time.sleep(30)
+
+    with pytest.raises(KeyboardInterrupt), catch_signals():
+        wait()
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_other_exceptions_of_finalisers_are_reported(monkeypatch):
+    reported = []
+    monkeypatch.setattr(sys, "unraisablehook", reported.append)
+    with catch_signals():
+        sys.unraisablehook(SimpleNamespace(exc_value=ValueError()))
+    assert len(reported) == 1
+    assert sys.unraisablehook == reported.append

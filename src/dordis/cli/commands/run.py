@@ -245,19 +245,32 @@ class Terminated(KeyboardInterrupt):
     """The exception that SIGTERM raises; by this signal an operator stops the process."""
 
 
+AGAIN = 0.1
+"""Seconds after which a signal is sent again whose exception Python discarded."""
+
+
 @contextmanager
 def catch_signals() -> "Iterator[Callable[[], None]]":
     """Make SIGTERM end a run as Ctrl-C does, by KeyboardInterrupt.
 
-    Python discards an exception that a signal raises in a finaliser or in a callback of C code.  Therefore call the
-    yielded function after each round: it raises KeyboardInterrupt again if there was a signal.
+    Python discards an exception that a signal raises in a finaliser or in a callback of C code.  Therefore a discarded
+    signal is sent again after AGAIN seconds, and the yielded function, to be called after each round, raises
+    KeyboardInterrupt again if there was a signal.
     """
     asked: KeyboardInterrupt | None = None
+    last, repeats = signal.SIGINT, list[threading.Timer]()
 
     def interrupt(number: int, _: object) -> None:
-        nonlocal asked
-        asked = Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
+        nonlocal asked, last
+        asked, last = Terminated() if number == signal.SIGTERM else KeyboardInterrupt(), signal.Signals(number)
         raise asked
+
+    def send_again(discarded: "sys.UnraisableHookArgs") -> None:
+        if asked is None or discarded.exc_value is not asked:
+            report(discarded)
+            return
+        repeats.append(threading.Timer(AGAIN, os.kill, (os.getpid(), last)))
+        repeats[-1].start()
 
     def end_if_asked() -> None:
         if asked is not None:
@@ -267,9 +280,14 @@ def catch_signals() -> "Iterator[Callable[[], None]]":
         yield end_if_asked
         return
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
+    report, sys.unraisablehook = sys.unraisablehook, send_again
     try:
         yield end_if_asked
     finally:
+        sys.unraisablehook = report
+        for repeat in repeats:
+            repeat.cancel()
+            repeat.join()  # before SIGTERM would end this process again
         for number, handler in before.items():
             signal.signal(number, handler)
 
