@@ -127,7 +127,7 @@ def test_noise_alone_finds_no_bounds():
     for row in noise:
         with pytest.raises(InputError, match="column 0"):
             select_bounds(row[None] * 20, sigma=20.0)
-    assert quantile(1) == pytest.approx(4.79, abs=0.01)
+    assert quantile(1) == pytest.approx(4.857, abs=0.001)  # the normal quantile of 1e-4 / 168
 
 
 def test_bounds_reach_to_the_last_bin_that_stands_out_and_on_while_bins_are_not_empty():
@@ -345,3 +345,9 @@ def test_values_that_cannot_be_an_array_are_refused():
 
     with pytest.raises(InputError, match=r"cannot be read as an array: use detach\(\)"):
         dordis.mean(Tensor(), epsilon=1.0, bounds=(0, 1))
+
+
+@pytest.mark.parametrize("value", [1.7e12, 1.7e18], ids=["milliseconds since 1970", "nanoseconds since 1970"])
+def test_bounds_are_found_for_times(value):
+    answer = dordis.mean(np.full(5000, value), epsilon=6.0, entropy=Entropy())
+    assert abs(answer.mean - value) < 6 * answer.sigma < value / 10

@@ -2,7 +2,7 @@
 
 To find bounds, clients count their values in bins: a client with n values in a column adds 1 / n to the bin of each of
 these values.  So its update has a norm of sqrt(columns) at most.  Each bin stands for a sign and an exponent k in -20
-.. 40; the bin of a value has the sign of the value and the least k with |value| <= 2^k.
+.. 63; the bin of a value has the sign of the value and the least k with |value| <= 2^k.
 
 The positive and the negative values of a column have a bound each.  This bound is at first the largest power of two
 whose noisy count exceeds a threshold; with a probability of at least 0.9999, the noise stays below the threshold in all
@@ -10,7 +10,7 @@ bins of all columns.  Then the bound is doubled as long as the count of the next
 where sigma is the standard deviation of the noise in a count.  If no count of positive (or of negative) values exceeds
 the threshold, their bound is 0.
 
-Limits: a value beyond 2^40 is counted and clipped as 2^40; bounds below 2^-20 are not found.  Values beyond the bounds
+Limits: a value beyond 2^63 is counted and clipped as 2^63; bounds below 2^-20 are not found.  Values beyond the bounds
 are clipped.  About 2 sigma clients may have such values in the bin next to a bound; about 5 sigma clients in any bin
 further away, and in any bin of a sign with the bound 0.  With few clients, many columns or a small budget no bounds can
 be found, and the query is refused.
@@ -67,7 +67,7 @@ NEXT = 2.0
 """A bound is extended by the next bin if the count of this bin exceeds this number of standard deviations of the noise.
 The number can be small because a wrong extension only doubles the noise of the answer.
 """
-LEAST, MOST = -20, 40
+LEAST, MOST = -20, 63
 _SIDE = MOST - LEAST + 1
 WIDTH = 2 * _SIDE
 """Number of bins of a column: first the bins of non-negative values by exponent, then the bins of negative values."""
