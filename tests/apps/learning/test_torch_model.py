@@ -7,6 +7,7 @@ from dordis.apps.learning import Client, Server
 from dordis.apps.learning.models import Softmax, Work
 from dordis.apps.learning.torch_model import TorchModel
 from dordis.apps.learning.trainer import Training, train
+from dordis.apps.learning.training_buffers import TrainingBuffers
 from dordis.errors import InputError
 from dordis.rounds.app import RoundInfo, Task
 
@@ -112,6 +113,31 @@ def test_modules_that_would_leak_or_learn_nothing_are_refused():
     ):
         with pytest.raises(InputError, match=reason):
             TorchModel(module)
+
+
+def test_copies_that_are_made_during_an_evaluation_are_whole():
+    """A server may evaluate while clients of its process train: an evaluation puts other tensors into the module."""
+
+    class Copying(torch.nn.Linear):
+        def forward(self, x):
+            if self.copies is not None:
+                self.copies.append((TrainingBuffers(model), model.trained(start), model.fixed()))
+            return super().forward(x)
+
+    module = Copying(4, 3)
+    module.copies = None
+    module.register_buffer("public", torch.ones(2))
+    model = TorchModel(module)
+    start = model.initial(RNG)
+    module.copies = []
+    model.scores(start, X)
+    ((buffers, trained, fixed),) = module.copies
+    module.copies = None
+    buffers._module.copies = None
+    work, how = Work((X, Y), 3, (1,)), Training(epochs=2, lr=0.3)
+    np.testing.assert_array_equal(buffers.fit(start, work, how), model.fit(start, work, how))
+    np.testing.assert_allclose(trained.bias.detach(), start[12:], rtol=1e-6)
+    assert fixed.keys() == {"public"}
 
 
 class Scaled(torch.nn.Module):

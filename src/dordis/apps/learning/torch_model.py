@@ -59,6 +59,9 @@ class TorchModel(Model):
         self.device = find_device(device)
         self._module = module.to(self.device)
         self._named = {name: part.detach() for name, part in self._module.named_parameters() if part.requires_grad}
+        self._fixed = frozenset(fixed_tensors(self._module))
+        self.has_frozen = not all(part.requires_grad for part in self._module.parameters())
+        """Whether a parameter is frozen."""
         self._buffers = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
         self._takes_integers: bool | None = None
         self._training_buffers: list[TrainingBuffers] = []
@@ -182,17 +185,23 @@ class TorchModel(Model):
     def trained(self, parameters: Floats) -> Any:
         """Return a copy of the module with these parameters."""
         module = copy.deepcopy(self._module)
-        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        self._torch.nn.utils.vector_to_parameters(self._parameters(parameters), trained)
+        self._torch.nn.utils.vector_to_parameters(self._parameters(parameters), self.trained_parameters(module))
         return module
+
+    def trained_parameters(self, module: Any) -> list[Any]:
+        """Return the parameters of a copy of the module that are not frozen.
+
+        They are found by name: a copy that is made while another thread evaluates has tensors without a gradient.
+        """
+        return [parameter for name, parameter in module.named_parameters() if name in self._named]
 
     def fixed(self) -> dict[str, npt.NDArray[Any]]:
         """Return frozen parameters and buffers by name."""
-        return {name: as_array(name, part) for name, part in fixed_tensors(self._module).items()}
+        return {name: as_array(name, part) for name, part in self._module.state_dict().items() if name in self._fixed}
 
     def restore_fixed(self, values: Mapping[str, npt.NDArray[Any]]) -> None:
         """Set frozen parameters and buffers; raise InputError if others are stored than the module has."""
-        own = fixed_tensors(self._module)
+        own = {name: part for name, part in self._module.state_dict().items() if name in self._fixed}
         stored = {name: self._torch.from_numpy(np.array(value)) for name, value in values.items()}
         if {name: part.shape for name, part in own.items()} != {name: part.shape for name, part in stored.items()}:
             raise InputError(
@@ -205,10 +214,9 @@ class TorchModel(Model):
 
     def restore_saved(self, directory: Path) -> None:
         """Set frozen parameters and buffers to those in the directory of a run, if `save` wrote them there."""
-        own = fixed_tensors(self._module)
-        if own and (directory / STATE_DICT).is_file():
+        if self._fixed and (directory / STATE_DICT).is_file():
             saved = self._torch.load(directory / STATE_DICT, map_location="cpu", weights_only=True)
-            self.restore_fixed({name: as_array(name, saved[name]) for name in own if name in saved})
+            self.restore_fixed({name: as_array(name, saved[name]) for name in self._fixed & saved.keys()})
 
     def save(self, parameters: Floats, directory: Path) -> None:
         """Write a plain state_dict, which `torch.load(path, weights_only=True)` reads."""

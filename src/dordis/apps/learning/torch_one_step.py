@@ -36,7 +36,7 @@ def fit_one_step(model: "TorchModel", start: Numbers, works: Sequence[Work], how
     """Return the updates of clients that take one step each, in order; None if a client takes several steps, or if the
     target, the device or a layer is not supported.
     """
-    known = has_known_layers(model._module) and all(part.requires_grad for part in model._module.parameters())
+    known = has_known_layers(model._module) and not model.has_frozen
     if not known or model.target != "classification" or model.device.type != "cpu" or not is_one_step(works, how):
         return None
     begun = model._parameters(start)

@@ -51,9 +51,9 @@ class TrainingBuffers:
         self._at, self._slope = self._begun.clone(), self._begun.clone()
         self._at.grad = self._slope
         views = zip(model._views(self._at).values(), model._views(self._slope).values(), strict=True)
-        trained = [parameter for parameter in self._module.parameters() if parameter.requires_grad]
-        for parameter, (at, slope) in zip(trained, views, strict=True):
+        for parameter, (at, slope) in zip(model.trained_parameters(self._module), views, strict=True):
             parameter.data, parameter.grad = at, slope
+            parameter.requires_grad_()
         self._generator = torch.Generator()
         if model.device.type == "cpu":
             for layer in self._module.modules():
