@@ -83,23 +83,21 @@ class AdaptiveDeadlines:
         return settings.stages.get(kind, default) + self._work.get(kind, 0.0)
 
     def set_parameters(self, parameters: Parameters) -> None:
-        """Set the seconds that are added to deadlines for the work of helpers in a round with these parameters."""
-        self._work = helper_work(self.settings, parameters) if isinstance(parameters, AssistedParameters) else {}
+        """Set the seconds that are added to deadlines for the work of helpers with n_max clients, the most of a round.
+
+        The helper decrypts the clients' mask seeds at `OpenBoxes`, and sums the clients' masks at `Reveal`.
+        """
+        work: dict[str, float] = {}
+        if isinstance(parameters, AssistedParameters):
+            masks = parameters.n_max * parameters.dim * len(parameters.ranks[parameters.members[0]])
+            work[OpenBoxes.__name__] = self.settings.header * parameters.n_max
+            work[Reveal.__name__] = self.settings.masks * masks / 1e9
+        self._work = work
 
     def record(self, kind: str, seconds: float) -> None:
         """Record how many seconds a client took to reply to a request of a kind."""
         self._samples[kind].append(seconds)
         self._typical.pop(kind, None)
-
-
-def helper_work(settings: Deadlines, parameters: AssistedParameters) -> dict[str, float]:
-    """Return, by kind of request, the seconds that a helper needs for n_max clients, the largest number in a round.
-
-    The helper decrypts the clients' mask seeds at `OpenBoxes`, and sums the clients' masks at `Reveal`.
-    """
-    sets = len(parameters.ranks[parameters.members[0]])
-    masks = parameters.n_max * parameters.dim * sets
-    return {OpenBoxes.__name__: settings.header * parameters.n_max, Reveal.__name__: settings.masks * masks / 1e9}
 
 
 @dataclass

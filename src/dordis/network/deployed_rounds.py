@@ -148,7 +148,8 @@ class NetworkRounds:
     def available(self, index: int) -> Collection[ClientId]:
         """Return the clients to invite, after the beacon of the round is published and enough clients are connected.
 
-        The first call also waits for all members, for `deployment.wait` seconds at most.
+        Slow clients are left out, unless fewer than the threshold would remain.  The first call also waits for all
+        members, for `deployment.wait` seconds at most.
         """
         self._pauses.wait()
         revoked = self._authenticator.revoked_members()
@@ -157,10 +158,6 @@ class NetworkRounds:
         wait, self._wait = self._wait, 0.0
         connected = wait_for_parties(self._server, "clients", self._members - revoked, self._least, wait)
         self._note_clients()
-        return self._invite_slow_last(connected)
-
-    def _invite_slow_last(self, connected: frozenset[ClientId]) -> frozenset[ClientId]:
-        """Return the connected clients without slow clients, or with them if fewer than the threshold would remain."""
         quick = self._slow.without_resting(connected)
         self._invited = quick if len(quick) >= self._least else connected
         return self._invited

@@ -192,19 +192,12 @@ def is_rounded_to_nearest(turned: Reals, scale: float, grid: Grid, clip: float) 
 def rotate_update(update: Reals, grid: Grid, public_seed: bytes, clip: float = math.inf) -> Reals:
     """Return the update clipped, folded, dealt to blocks and rotated, in real units; folding may increase its norm."""
     x = check_update(update, grid)
-    dealt = grid.deal(*fold_update(x, grid, public_seed, clip_factor(x, clip)))
+    factor = clip_factor(x, clip)
+    if grid.buckets:
+        x, factor = fold(x, grid.buckets, draw_signs(public_seed, 0, grid.dim, PROJECTION), factor), 1.0
+    dealt = grid.deal(x, factor)
     hadamard.rotate(dealt, grid.block, draw_signs(public_seed, 0, grid.padded))
     return dealt
-
-
-def fold_update(x: Reals, grid: Grid, public_seed: bytes, factor: float = 1.0) -> tuple[Reals, float]:
-    """Return a vector, and the factor by which the caller must still multiply it.
-
-    If the grid has buckets, return the folded update, multiplied by `factor`, and 1; otherwise `x` and `factor`.
-    """
-    if not grid.buckets:
-        return x, factor
-    return fold(x, grid.buckets, draw_signs(public_seed, 0, grid.dim, PROJECTION), factor), 1.0
 
 
 def unfold_sum(sums: Floats, grid: Grid, public_seed: bytes) -> Floats:
