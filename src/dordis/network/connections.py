@@ -14,7 +14,7 @@ from functools import partial
 
 from aiohttp import web
 
-from dordis.durable_files import explain_os_errors
+from dordis.errors import explain_os_errors
 from dordis.network.sessions import MeteredTLS, metered_tls
 
 log = logging.getLogger("dordis.network")

@@ -18,8 +18,8 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from dordis import __version__, wire
-from dordis.durable_files import explain_os_errors, write_atomically
-from dordis.errors import InputError, LedgerDamaged
+from dordis.durable_files import write_atomically
+from dordis.errors import InputError, LedgerDamaged, explain_os_errors
 from dordis.identity.registry import Registry
 from dordis.ledger.verification import VerifiedReceipt, VerifiedRun, verify_run
 from dordis.records import run_records
