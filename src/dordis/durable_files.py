@@ -9,21 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dordis.errors import InputError
+from dordis.errors import InputError, explain_os_errors
 
 PRIVATE, PUBLIC = 0o600, 0o666
 """Permissions of new files: PRIVATE lets only the owner read and write, PUBLIC lets everybody whom the umask allows."""
 LOCK = ".lock"
 """Name of the file by which `lock_directory` locks a directory; it contains the id of the locking process."""
-
-
-@contextmanager
-def explain_os_errors(action: str) -> Iterator[None]:
-    """Raise InputError in place of an OSError: that an `action`, such as "read the file x", is impossible, and why."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"cannot {action}: {error.strerror or error}") from None
 
 
 def write_new(path: Path, data: bytes) -> None:

@@ -44,6 +44,8 @@
 
 import errno
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
@@ -305,3 +307,12 @@ class ImpossibleSum(RoundFailed):
 
 class Unrecoverable(RoundFailed):
     """A secret cannot be recovered: its shares are unusable, or do not match the hashes that their dealer sent."""
+
+
+@contextmanager
+def explain_os_errors(action: str) -> Iterator[None]:
+    """Raise InputError in place of an OSError: that an `action`, such as "read the file x", is impossible, and why."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot {action}: {error.strerror or error}") from None

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from dordis.crypto import signature, vrf
-from dordis.durable_files import explain_os_errors, write_new
-from dordis.errors import InputError
+from dordis.durable_files import write_new
+from dordis.errors import InputError, explain_os_errors
 from dordis.identity import certificates
 from dordis.identity.certificates import CertifiedClient, Identity, TlsKey
 from dordis.protocol import ClientId

@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from dordis.crypto import signature, vrf
-from dordis.durable_files import explain_os_errors, write_atomically
-from dordis.errors import InputError, InvalidKey, LoginRefused
+from dordis.durable_files import write_atomically
+from dordis.errors import InputError, InvalidKey, LoginRefused, explain_os_errors
 from dordis.identity.certificates import CertifiedClient, Identity, TlsKey, fingerprint, subject_name, to_der
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import LARGEST_ID

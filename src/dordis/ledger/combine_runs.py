@@ -19,8 +19,8 @@ from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 
-from dordis.durable_files import explain_os_errors, write_atomically
-from dordis.errors import InputError, LedgerDamaged
+from dordis.durable_files import write_atomically
+from dordis.errors import InputError, LedgerDamaged, explain_os_errors
 from dordis.identity.registry import Registry
 from dordis.ledger import verification
 from dordis.ledger.client_spending import Account, Budget

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from dordis.durable_files import PRIVATE, AppendOnlyFile, explain_os_errors
-from dordis.errors import HistoryContradicted, InputError
+from dordis.durable_files import PRIVATE, AppendOnlyFile
+from dordis.errors import HistoryContradicted, InputError, explain_os_errors
 from dordis.ledger.receipt import FIRST, Receipt
 from dordis.ledger.verification import verify_receipt
 from dordis.protocol import ClientId

@@ -22,13 +22,12 @@ import numpy.typing as npt
 from dordis.durable_files import (
     PUBLIC,
     AppendOnlyFile,
-    explain_os_errors,
     read_lines_with_last,
     remove_drafts,
     repair_lines,
     write_atomically,
 )
-from dordis.errors import InputError
+from dordis.errors import InputError, explain_os_errors
 from dordis.privacy.projection import Alignment
 from dordis.protocol import ClientId
 from dordis.records.manifest import Manifest, check_name, encode_manifest

@@ -13,8 +13,8 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from dordis.durable_files import explain_os_errors, write_atomically
-from dordis.errors import DordisError, InputError
+from dordis.durable_files import write_atomically
+from dordis.errors import DordisError, InputError, explain_os_errors
 from dordis.ledger.combine_runs import DATA_LEDGER, combined_epsilon, find_data_ledger
 from dordis.ledger.ledger import verify_ledger
 from dordis.ledger.verification import VerifiedRun

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dordis.crypto import kdf
-from dordis.durable_files import explain_os_errors
-from dordis.errors import BeaconNotPublished, InputError, ProtocolError
+from dordis.errors import BeaconNotPublished, InputError, ProtocolError, explain_os_errors
 from dordis.protocols.parameters import INDEX_BYTES, RUN_BYTES, Parameters
 
 VALUE_BYTES = 32

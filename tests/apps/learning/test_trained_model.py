@@ -51,7 +51,7 @@ def test_rows_that_do_not_fit_are_refused(result, tmp_path):
     (tmp_path / "junk").write_text("junk")
     with pytest.raises(InputError, match="is not a model that dordis saved"):
         dordis.load(tmp_path / "junk")
-    with pytest.raises(InputError, match=r"there is no run at .*missing\.dordis"):
+    with pytest.raises(InputError, match=r"there is no run and no saved model at .*missing\.dordis"):
         dordis.load(tmp_path / "missing.dordis")
     with pytest.raises(InputError, match=r"must be lists or arrays of the same length, such as \[25\] for one row"):
         result.predict({"age": 25, "city": "Ulm"})

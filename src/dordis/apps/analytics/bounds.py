@@ -191,7 +191,7 @@ def find_bins(values: Floats) -> npt.NDArray[np.int64]:
     """Return the zero-based index of each value's bin within its column.
 
     >>> (find_bins(np.array([1.0, 1.5, 0.0, -4.0])) + LEAST).tolist()
-    [0, 1, -20, 63]
+    [0, 1, -20, 86]
     """
     mantissa, exponent = np.frexp(np.abs(values))  # |value| = mantissa 2^exponent, the mantissa in 1/2 .. 1
     least = np.where(values == 0, LEAST, exponent - (mantissa == 0.5))

@@ -10,8 +10,7 @@ import typer
 
 from dordis.cli.options import Json
 from dordis.cli.output import facts_table, make_table, print_result
-from dordis.durable_files import explain_os_errors
-from dordis.errors import InputError
+from dordis.errors import InputError, explain_os_errors
 
 if TYPE_CHECKING:
     from dordis.identity.authority import Authority, CertificateRequest, IssuedCertificate

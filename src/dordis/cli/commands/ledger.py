@@ -9,8 +9,7 @@ import typer
 
 from dordis.cli.options import Authority, Json, RegistryFile, recorded_runs
 from dordis.cli.output import facts_table, finite, make_table, print_result, show_progress
-from dordis.durable_files import explain_os_errors
-from dordis.errors import InputError
+from dordis.errors import InputError, explain_os_errors
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -14,8 +14,7 @@ import typer
 
 from dordis.cli.options import ConfigFile, Json, Overrides, Preset
 from dordis.cli.output import make_console, make_table, print_result
-from dordis.durable_files import explain_os_errors
-from dordis.errors import InputError
+from dordis.errors import InputError, explain_os_errors
 
 if TYPE_CHECKING:
     from rich.console import Console
