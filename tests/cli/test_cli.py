@@ -41,7 +41,7 @@ def test_start_up_imports_nothing_heavy() -> None:
     heavy = {"numpy", "numba", "scipy", "aiohttp", "msgspec", "rich", "cryptography", "nacl", "importlib.metadata"}
     assert not heavy & set(imported)
     ours = {name for name in imported if name.startswith("dordis.") and not name.startswith("dordis.cli")}
-    assert ours == {"dordis.durable_files", "dordis.errors"}
+    assert ours == {"dordis.errors"}
 
 
 def test_a_file_has_one_command_or_several_or_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,14 +14,9 @@ from functools import partial
 
 from aiohttp import web
 
-<<<<<<< HEAD
-from dordis.durable_files import explain_os_errors
+from dordis.errors import explain_os_errors
 from dordis.network.authentication import explain_tls_error
 from dordis.network.sessions import ACCEPTED, metered_tls
-=======
-from dordis.errors import explain_os_errors
-from dordis.network.sessions import MeteredTLS, metered_tls
->>>>>>> w-lighter
 
 log = logging.getLogger("dordis.network")
 

@@ -18,15 +18,9 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from dordis import __version__, wire
-<<<<<<< HEAD
-from dordis.durable_files import explain_os_errors, write_atomically
-from dordis.errors import InputError, LedgerDamaged
-from dordis.identity.registry import Registry, SignedRegistry
-=======
 from dordis.durable_files import write_atomically
 from dordis.errors import InputError, LedgerDamaged, explain_os_errors
-from dordis.identity.registry import Registry
->>>>>>> w-lighter
+from dordis.identity.registry import Registry, SignedRegistry
 from dordis.ledger.verification import VerifiedReceipt, VerifiedRun, verify_run
 from dordis.records import run_records
 from dordis.records.run_records import (
