@@ -1,6 +1,8 @@
-"""Where no doctests are looked for: modules of extras that are not installed cannot be imported."""
+"""The same arithmetic on every machine, and where no doctests are looked for: modules of extras that are absent."""
 
 from importlib.util import find_spec
+
+from tests import same_arithmetic as same_arithmetic
 
 collect_ignore_glob = [
     pattern

@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests import same_arithmetic as same_arithmetic
+
+# isort: split
 from dordis.config.reading import read_config
 from dordis.errors import DordisError
 from dordis.simulation.run import prepare
