@@ -26,8 +26,8 @@ Made = TypeVar("Made")
 class RoundInfo:
     """A round as the application's server and clients see it.
 
-    On the server, `number` counts finished rounds from 1, and `index` counts all tries of rounds from 0.  On a client,
-    `number` is `index` + 1 (see `told_number`).
+    On the server, `number` is 1 plus the number of finished rounds, and `index` counts all tries of rounds from 0.  On
+    a client, `number` is `index` + 1 (see `told_number`).
     """
 
     number: int
@@ -36,7 +36,7 @@ class RoundInfo:
     clip: float = math.inf
     """The largest norm of an update in this round; if records are the unit of privacy, of a record's gradient."""
     deviation: float = 0.0
-    """Standard deviation of the noise left in each coordinate of the sum; only the server knows it, after the round."""
+    """Standard deviation of the noise in each coordinate of the sum; 0 on clients, and on the server before the sum."""
 
 
 def told_number(said: int, index: int) -> int:
@@ -50,7 +50,7 @@ def told_number(said: int, index: int) -> int:
 
 @dataclass(frozen=True)
 class Task:
-    """Arguments of an application: the options in its configuration, the number of clients, and a seed.
+    """What an application is constructed from: its options in the configuration, the number of clients, and a seed.
 
     The seed is for data and training in simulations; no privacy guarantee depends on it.  Relative paths in the
     options are relative to `folder`, the configuration's directory.
@@ -74,7 +74,7 @@ class AppServer(ABC):
 
     @classmethod
     def from_task(cls, task: Task) -> Self:
-        """Return the application for a configuration; by default its options are arguments of the constructor."""
+        """Return the server's application for a task; by default the constructor gets `task.options` as arguments."""
         return construct(cls, **task.options)
 
     @property
@@ -84,7 +84,7 @@ class AppServer(ABC):
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """Return all lengths that updates of the run may have; usually one, `dim`."""
+        """Return all lengths that updates may have during the run; by default only `dim`."""
         return (self.dim,)
 
     @property
@@ -94,7 +94,7 @@ class AppServer(ABC):
 
     @property
     def measured(self) -> str:
-        """Return an explanation of metrics whose names do not suffice, such as the vocabulary of a perplexity."""
+        """Return an explanation of the metrics, such as the vocabulary of a perplexity; empty if none is needed."""
         return ""
 
     @property
@@ -103,9 +103,9 @@ class AppServer(ABC):
         return ""
 
     folds: ClassVar[bool] = False
-    """Whether `privacy.projection = "auto"` may fold updates into fewer coordinates.
+    """Whether `privacy.projection = "auto"` may project updates to fewer coordinates, with a small error.
 
-    It is False for applications that read single coordinates of the sum.
+    Leave it False if the application reads single coordinates of the sum.
     """
     dtype: ClassVar[str] = "<f4"
     """Number type of the model on the wire; by default 32-bit floats."""
@@ -117,10 +117,10 @@ class AppServer(ABC):
 
     @property
     def further(self) -> tuple[FurtherValue, ...]:
-        """Return the values that clients release in addition to their updates, each with its part of the budget.
+        """Return descriptions of the values that clients release beside updates, each with its part of the budget.
 
-        They are the same in every round.  `AppClient.further_values` gives a client's values, `Aggregate.further` the
-        sums.
+        The descriptions are the same in every round.  `AppClient.further_values` returns the values of one client, and
+        `Aggregate.further` has their sums.
         """
         return ()
 
@@ -141,7 +141,7 @@ class AppServer(ABC):
         return ()
 
     def result(self) -> Any:
-        """Return the result of the run for its caller: a trained model, a mean."""
+        """Return the result of the run for its caller, such as a trained model or a mean."""
         return None
 
     def export(self, directory: Path) -> None:  # noqa: B027  most applications store only a checkpoint
@@ -167,7 +167,8 @@ def update_lengths(app: AppServer) -> tuple[int, ...]:
 
 
 def check_keeps_state(app: AppServer, rounds: int) -> None:
-    """Raise InputError if an application has finished rounds but stores no state: a restart would undo its rounds."""
+    """Raise InputError if `rounds` rounds are finished and the application stores no state: a restart would undo them.
+    """
     kind = type(app)
     if rounds and kind.state is AppServer.state:
         raise InputError(
@@ -180,7 +181,7 @@ def check_keeps_state(app: AppServer, rounds: int) -> None:
 
 @dataclass(frozen=True)
 class AppForm:
-    """Number type and lengths of an application's models and updates, which invitations to a client must have."""
+    """Number type and lengths of an application's models and updates; a client refuses invitations with others."""
 
     dtype: str
     """Number type of a model on the wire."""
@@ -200,12 +201,12 @@ class AppClient(ABC):
 
     @classmethod
     def from_task(cls, task: Task, place: int) -> Self:
-        """Construct the client at a zero-based index; by default index and options are arguments of the constructor."""
+        """Return the application of the client with zero-based index `place`, by default `cls(place, **options)`."""
         return construct(cls, place, **task.options)
 
     @classmethod
     def of_records(cls, task: Task, place: int) -> "AppClient":
-        """Return the client at a zero-based index as a `RecordClient`, for records as the unit of privacy."""
+        """Return the application of client `place` (from 0) as a `RecordClient`, for records as the unit of privacy."""
         raise InputError(
             f"the application {cls.__name__} makes one update of all of a client's data: with records as the unit of "
             "privacy it has to give one gradient for each record (`RecordClient`)"
@@ -251,14 +252,14 @@ class AppClient(ABC):
 
     @property
     def follows(self) -> bool:
-        """Tell whether `next_model` needs only the last model and the sum, so that missed sums can be replayed.
+        """Tell whether `next_model` needs only the previous model and the sum, so that missed sums can replace a model.
 
         The server sees the answer: it must depend on public settings only, never on the client's data.
         """
         return type(self).next_model is not AppClient.next_model
 
     def next_model(self, round: RoundInfo, model: Numbers, aggregate: Aggregate) -> Floats | None:
-        """Return the model after this round, so that the server need not send it; None if the client cannot compute it.
+        """Return the model after this round from the model before it and the sum; None if the client cannot compute it.
 
         The server sees the hash of this model: compute it from the arguments and public settings only, never from the
         client's data.

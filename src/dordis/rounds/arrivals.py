@@ -45,8 +45,8 @@ class ArrivalStore:
 
     The records of the file are, in order: the round; one record for each contribution; an empty record once the round
     is closed; U3, the clients in the sum.  Every record is preceded by its length.  With a path, a record is on disk
-    when the method that stores it returns; a record that a crash cut short was not acknowledged, and is dropped.  A
-    second file has the standing state, which lasts from round to round: the complaints of helpers about clients.
+    when the method that stores it returns.  A last record that a crash cut short is dropped: its contribution was never
+    acknowledged.  A second file has the complaints of helpers about clients, which are kept from round to round.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -76,7 +76,7 @@ class ArrivalStore:
 
     @property
     def arrivals(self) -> Iterator[Arrival]:
-        """Yield the contributions in the file, read one by one."""
+        """Yield the stored contributions, reading one at a time from the file."""
         records = takewhile(bool, (record for place, record in self._read() if place))
         return (msgspec.msgpack.decode(record, type=Arrival) for record in records)
 
@@ -135,7 +135,7 @@ class ArrivalStore:
         return decode_standing(self._standing, kind, self._path) if self._standing else None
 
     def keep_standing(self, standing: msgspec.Struct) -> None:
-        """Store the standing state, the complaints of helpers; with a path, it is on disk when this returns."""
+        """Store the complaints of helpers about clients; with a path, they are on disk when this returns."""
         encoded = msgspec.json.encode(standing, order="deterministic")
         if self._path is not None and encoded != self._standing:
             write_atomically(self._path.with_name(COMPLAINTS), encoded)
@@ -208,7 +208,7 @@ class Arrivals:
     """Number of contributions at which the call is closed; None for the largest number that the round allows."""
 
     async def take(self, call: OpenCall, exchange: AsyncExchange) -> Replies:
-        """Return the contributions, up to the number that closes the call, or until the exchange has no more."""
+        """Return the stored contributions, then new ones until the call has enough or the exchange has no more."""
         kind, most = reply_to(call.request), min(call.most, self.close_at or call.most)
         arrived, before = dict.fromkeys(self.store.clients), frozenset(self.store.clients)
 

@@ -137,7 +137,7 @@ class RecentSums:
 
 
 def find_held_model(app: AppClient, models: LastModel, invite: Invite) -> bytes | UnsetType:
-    """Return the digest of the client's cached model if sums can be replayed on it, otherwise UNSET."""
+    """Return the digest of the client's cached model if missed sums can bring it up to date, otherwise UNSET."""
     last = models.last() if app.follows else None
     return UNSET if last is None or last.dtype != invite.dtype else last.digest
 
@@ -190,7 +190,7 @@ def next_model(
 
 
 def decode_missed_sum(request: SendSum, dim: int, kind: type[Mechanism] | None) -> Aggregate:
-    """Return the sum in a message, in real units; raise if the sum does not fit the parameters in the message."""
+    """Return the sum in a message as real numbers; raise if the sum does not fit the parameters in the message."""
     check_readable(request.parameters)
     private = DistributedDP.from_parameters(request.parameters, dim, kind)
     check_whole(request, private)
@@ -209,7 +209,8 @@ def check_readable(parameters: Parameters) -> None:
 
 
 def check_whole(request: SendSum, private: DistributedDP) -> None:
-    """Raise ProtocolError unless a message has one sum of at least one client, of the right length, for every chunk."""
+    """Raise ProtocolError unless a message has 1 to `MOST_CLIENTS` survivors for each chunk, and sums of right length.
+    """
     chunks = range(len(private.parameters.chunks))
     if list(request.survivors) != list(chunks) or not all(0 < s <= MOST_CLIENTS for s in request.survivors.values()):
         raise ProtocolError("a sum is over one or more clients in each chunk")
@@ -218,13 +219,13 @@ def check_whole(request: SendSum, private: DistributedDP) -> None:
 
 
 def check_missed(invite: Invite, parameters: Parameters) -> None:
-    """Raise UnexpectedRequest unless the sum is of an earlier round of the same run."""
+    """Raise UnexpectedRequest unless the parameters of a sum are of an earlier round of the run in the invitation."""
     if parameters.run != invite.info.run or not parameters.index < invite.info.index:
         raise UnexpectedRequest("this sum is not of an earlier round of the run")
 
 
 def check_shorter(invite: Invite, count: int, size: int) -> None:
-    """Raise UnexpectedRequest if `count` sums are too many, or if their `size` in bytes is not below the model's."""
+    """Raise UnexpectedRequest if `count` sums are too many, or have together as many bytes (`size`) as the model."""
     if count > MOST_REPLAYS or size >= invite.model_bytes:
         raise UnexpectedRequest(f"{count} sums of {size} bytes are too many for a model of {invite.model_bytes}")
 
@@ -265,7 +266,7 @@ class ModelIntake:
         return PieceReceived(start)
 
     def replay(self, request: SendSum) -> SumUsed:
-        """Apply a missed sum, and return the digest of the resulting model; it is empty if no model can be computed.
+        """Apply a missed sum to the client's model, and return the digest of the result; empty if none can be computed.
 
         The resulting model is cached if it has the digest in the invitation.
         """

@@ -47,8 +47,8 @@ class Client:
     `mechanism` is a third party's class, installed by the owner; no server can make a client load one.  `user_code`
     decides what a failure of the application does: stop the run (`UserCode`, the default), or give a zero update
     and tell the owner (`ZeroOnFailure`, for deployments).  With a `form` the client refuses invitations with models or
-    updates of other lengths.  Sums of records' gradients are never in the journal: a client that was restarted after
-    `Train` samples and sums anew when the parameters arrive.  With `sums_at_opening` every client sums only then.
+    updates of other lengths.  The journal never has a sum of records' gradients: a client that restarts after `Train`
+    samples and sums anew when the parameters arrive.  With `sums_at_opening`, every client samples and sums only then.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Client:
             self.round.close()
 
     def stop(self) -> None:
-        """Stop, but do not leave the open round: it can be restored from its journal, also in another process."""
+        """Stop, but do not leave the open round: it can be resumed from its journal, also in another process."""
         if self.round is not None:
             self.round.stop()
             self.round = None
@@ -149,7 +149,7 @@ class Client:
             raise NotReady(f"the application of client {self.me} is not ready for round {invite.number}")
 
     def restore(self, round: bytes) -> None:
-        """Continue, from its journal, the round that was open when the process stopped."""
+        """Continue from its journal the round with the id `round`, which was open when the process stopped."""
         journal = self.journals(round)
         if journal.events(self.events):
             self.round = ClientRound.restored(self, journal)
@@ -263,6 +263,7 @@ class ClientRound:
         """Compute the update from the model, store it in memory and in the journal, and return `Ready`.
 
         If training fails, `user_code` decides: it stops the run, or a zero update is stored and the reply is the same.
+        If records are the unit of privacy, the sum of their gradients is computed instead, and stored in memory only.
         """
         if self.invite.terms.records:
             if self._update is None and not self._client.sums_at_opening:
@@ -302,7 +303,7 @@ class ClientRound:
         return self._count_upload(request, self._enter(private, vector).handle(request))
 
     def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> DistributedDP:
-        """Return the encoding that the parameters define; raise if they break a rule or terms, or the owner refuses."""
+        """Return the encoding that the parameters define; raise if they break rules or terms, or the owner refuses."""
         client, dim = self._client, self.invite.dim
         parameters.once("rules", lambda: rules.check_rules(parameters))
         checks.check_fits(self.invite, parameters, client.mechanism)

@@ -42,7 +42,7 @@ from dordis.rounds.privacy_gate import PrivacyGate
 from dordis.rounds.watch import MessageMeter, Traffic, Watch, WatchedExchange, silent
 
 Execute = Callable[[Iterable[Step], Sequence[Iterable[Step]], AsyncExchange, Compute], Coroutine[Any, Any, Timeline]]
-"""Runs the steps of the set-up, then the steps of all chunks, which overlap in a pipeline or run in lockstep."""
+"""Runs the steps of the set-up, and then the steps of all chunks: pipelined, or each step for all chunks at a time."""
 
 
 async def at_once(work: Callable[[], Any]) -> Any:
@@ -74,7 +74,7 @@ class AgreedRound:
     gate: PrivacyGate = field(default_factory=PrivacyGate)
     """Counts participations and charges the ledger before requests of the summing protocol leave."""
     number: int = 0
-    """The round's number, which counts finished rounds from 1."""
+    """The round's number: 1 plus the number of finished rounds."""
     invited: int = 0
     """Number of invited clients."""
     allowed: float = 0.0
@@ -124,7 +124,7 @@ class Gathered:
     replay_bytes: int | None = None
     """The part of `down` that missed sums took, over all clients; None if not counted."""
     introductions: Mapping[ClientId, Message] = field(default_factory=dict)
-    """The helpers' introductions, which hold their keys for the round; the parameters of the round contain them."""
+    """The helpers' introductions: messages with their public keys for the round, which the parameters will contain."""
 
 
 class RoundRunner(Protocol):
@@ -167,7 +167,7 @@ class RoundChunk(PrivateChunk):
         return *super().workflow, Step(self.decode, Resource.SERVER), *self.delivery.workflow
 
     def decode(self) -> Flow | None:
-        """Check the norm of the sum, or raise ImpossibleSum; then decode the sum, if the mechanism decodes by chunk."""
+        """Raise ImpossibleSum if the sum's norm is impossible; else decode it, if the mechanism decodes by chunk."""
         summed = self.output()
         check_possible(self._private, self.chunk, summed)
         if self._private.mechanism.is_decoded_by_chunk:
@@ -176,7 +176,7 @@ class RoundChunk(PrivateChunk):
 
     @property
     def decoded(self) -> DecodedChunk:
-        """Return the sum in real units; raise if it is not decoded yet."""
+        """Return the sum of this chunk as real numbers; raise if it is not decoded yet."""
         if self._decoded is None:
             raise InputError(f"chunk {self.chunk} is not decoded yet")
         return self._decoded
@@ -317,7 +317,7 @@ class RoundEngine:
         )
 
     def _published(self, server: RoundServer) -> list[Dispatch | None]:
-        """Return for every chunk the sum that clients of later rounds may replay; None if they may not."""
+        """Return for every chunk the sum that clients of later rounds may receive; None if they may not."""
         if self._protocol.has_cohort or not server.is_public:
             return [chunk.delivery.dispatched for chunk in server.chunks]
         return [chunk.delivery.publish() for chunk in server.chunks]

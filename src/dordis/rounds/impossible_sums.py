@@ -2,8 +2,8 @@
 
 The norms of updates are bounded, and the law of the noise is known.  A wrong mask or a lost seed turns a sum into
 uniformly random numbers, whose norm is usually far larger.  The check reads only the released sum and public
-parameters, so it costs no privacy.  It finds such garbage; it does not find poisoned updates.  docs/limits.md has the
-figures.
+parameters, so it costs no privacy.  It finds such random numbers; it does not find poisoned updates.  docs/limits.md
+says which norms it finds.
 
 The sum of a chunk is a + Z.  `a` is the sum of the survivors' rounded updates, with norm at most B.  Z is independent
 Skellam noise of variance V in every coordinate, including excess noise that could not be removed.  Chunks differ in
@@ -57,7 +57,7 @@ class SumLaw:
     """What is known of the law of a sum: the number of survivors, the number of coordinates, and the noise variance.
 
     `longest` is Delta2, the largest norm of one client's encoded update.  `scaled_clip` is the clip bound times the
-    scale if clients round at random.  It is None if they round to the nearest integer, or encode in a way of their own.
+    scale.  It is None if clients do not round at random, or if the mechanism has an encoding of its own.
     """
 
     survivors: int
@@ -70,9 +70,9 @@ class SumLaw:
 def signal_bound(law: SumLaw, tests: int = 1) -> float:
     """Return B, a bound on the norm of the sum of honest encoded updates, without noise.
 
-    The norm exceeds B with a probability of at most exp(-`ROUNDING_EXPONENT`) / tests.  Rounding errors of
-    different clients are independent, so the bound E on the norm of the sum of all errors may be far less than the sum
-    of the largest norms (docs/proofs/impossible_sums.md).
+    The norm exceeds B with a probability of at most exp(-`ROUNDING_EXPONENT`) / `tests`, where a round has `tests`
+    tests.  Rounding errors of different clients are independent.  So the bound E on the norm of their sum may be far
+    less than the sum of the largest norms of single errors (docs/proofs/impossible_sums.md).
     """
     n, k = law.survivors, law.length
     certain = n * law.longest
@@ -84,7 +84,7 @@ def signal_bound(law: SumLaw, tests: int = 1) -> float:
 
 
 def threshold(law: SumLaw, tests: int = 1) -> float:
-    """Return tau, a bound that the squared norm of an honest sum exceeds with probability below 1e-9 / tests.
+    """Return tau, a bound that the squared norm of an honest sum exceeds with probability below 1e-9 / `tests`.
 
     >>> law = SumLaw(survivors=100, length=1024, variance=1e4, longest=120.0, scaled_clip=100.0)
     >>> round(threshold(law) / 1e6, 1)
@@ -108,12 +108,12 @@ def further_threshold(survivors: int, release: FurtherRelease, variance: float, 
 
 
 def is_vacuous(tau: float, length: int, bits: int) -> bool:
-    """Tell whether the expected squared norm of uniform numbers is below `MARGIN` times the bound tau."""
+    """Tell whether `length` uniformly random numbers of `bits` bits have an expected squared norm below 1.5 `tau`."""
     return length * 4.0**bits / 12 < MARGIN * tau
 
 
 def plan_law(plan: Plan) -> SumLaw:
-    """Return the law of one block of a planned sum if no client drops out."""
+    """Return the law that one block of a planned sum has without dropout."""
     setting, n = plan.setting, plan.setting.clients
     left = float(plan.noise.variance_left(range(n), b""))
     scaled = plan.scale * setting.clip
@@ -128,7 +128,7 @@ def plan_margin(plan: Plan) -> float:
 
 
 def plan_warnings(plan: Plan) -> tuple[str, ...]:
-    """Return a warning if garbage may pass for a sum of this plan, otherwise nothing."""
+    """Return a warning if uniformly random numbers may pass the check for a sum of this plan, otherwise nothing."""
     margin = plan_margin(plan)
     if margin >= MARGIN:
         return ()
@@ -182,7 +182,7 @@ class SumCheck:
 
 
 def count_tests(private: DistributedDP) -> int:
-    """Return the number of tests in a round: one for each block, each chunk of several blocks, each further release."""
+    """Return the number of tests in a round: one for each block, chunk of two or more blocks, and further release."""
     parameters, (update, *further) = private.parameters, private.parameters.release_chunks
     spans = [parameters.chunks[chunk] for chunk in update]
     blocks: list[int] = [(span.stop - span.start) // parameters.encoding.block for span in spans]

@@ -53,13 +53,13 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cost: float
     """The largest cost theta^2 of the round for a client (`round_cost`); infinite if no epsilon is proved."""
     records: RecordEncoding | UnsetType = UNSET
-    """Sampling and encoding of records, if they are the unit of privacy; `cost` then holds for a given sample."""
+    """Sampling and encoding of records, if they are the unit of privacy; sampling then does not reduce `cost`."""
     further: tuple[str, ...] | UnsetType = UNSET
     """Names of the application's further releases; left out if there are none."""
 
     @classmethod
     def from_parameters(cls, parameters: Parameters, kind: type[Mechanism] | None = None) -> "Terms":
-        """Return the strictest terms that these parameters keep; `kind` is the class of a third party's mechanism."""
+        """Return the strictest terms that these parameters keep; `kind` is the mechanism's class if a third party's."""
         return parameters.once(("terms", kind), lambda: cls._read(parameters, kind))
 
     @classmethod
@@ -85,10 +85,10 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def ratio(self) -> Fraction | None:
         """Return an upper bound on the least ratio of noise variance to squared sensitivity among the round's releases.
 
-        The releases of a round are the update, at most a clipping bit, and the application's further values.  If the
-        round costs `cost`, the costliest release costs at least `cost` divided by the number of releases, and this
-        bounds the ratio of that release.  The exact ratio is known only with the parameters.  Return None for other
-        noise than Skellam's, whose stated cost may be far above the inverse of this ratio, even infinite.
+        The releases of a round are the update, perhaps a clipping bit, and the application's further values.  In a
+        round of cost `cost`, the costliest release costs at least `cost` divided by the number of releases.  This
+        bounds the ratio of that release from above.  Return None unless the noise is Skellam noise: the stated cost of
+        other noise may be far above the inverse of its ratio, even infinite.
         """
         if self.mechanism != "skellam":
             return None
@@ -100,7 +100,7 @@ class Accepted(Message, frozen=True):
     """The answer to an invitation that the owner does not refuse.
 
     `selected` tells whether the client is selected for the round, and `proof` proves it if the selection needs a proof.
-    If the client lacks the model, `holds` is the digest of its last model, on which missed sums can be replayed.
+    If the client lacks the model, `holds` is the digest of its last model, to which it can apply missed sums.
     """
 
     selected: bool
@@ -112,7 +112,7 @@ class Accepted(Message, frozen=True):
 class Invite(Message, frozen=True):
     """The invitation to a round: which round of which run, the root of the registry, the terms, and the model's digest.
 
-    `round` is the run id followed by the round's index; `number`, for display, counts finished rounds from 1.
+    `round` is the run id followed by the round's index; `number`, for display, is 1 plus the number of finished rounds.
     """
 
     reply: ClassVar = Accepted
@@ -131,13 +131,13 @@ class Invite(Message, frozen=True):
 
     @property
     def info(self) -> RoundInfo:
-        """Return the round as its application sees it."""
+        """Return the round as the client's application sees it."""
         run, index = self.round[:RUN_BYTES], int.from_bytes(self.round[RUN_BYTES:], "big")
         return RoundInfo(told_number(self.number, index), index, run, self.terms.clip)
 
 
 class SumUsed(Message, frozen=True):
-    """The client has applied a missed sum; `model` is the digest of the resulting model, empty if there is none."""
+    """The reply of a client that has applied a missed sum; `model` is the digest of the result, empty without one."""
 
     model: bytes
 
@@ -184,7 +184,7 @@ class Train(Message, frozen=True):
 
 
 def check_invite(invite: Invite) -> None:
-    """Raise unless the fields of an invitation are in range; this takes no notable time or memory."""
+    """Raise unless the fields of an invitation are in range."""
     if len(invite.round) != RUN_BYTES + INDEX_BYTES:
         raise MalformedMessage(f"a round id has {RUN_BYTES} bytes of run and {INDEX_BYTES} of index")
     if not 0 <= invite.model_bytes <= LARGEST_MODEL or not 1 <= invite.dim <= LARGEST_DIM:
@@ -255,7 +255,7 @@ def check_terms_kept(promised: Terms, kept: Terms) -> None:
 
 
 def check_same_model(invite: Invite, parameters: Parameters) -> None:
-    """Raise ParametersRefused if the parameters name another model than the invitation."""
+    """Raise ParametersRefused if the parameters have another digest of the model than the invitation."""
     if parameters.model != invite.model:
         raise ParametersRefused("the round is for another model than the one of its invitation")
 
@@ -347,19 +347,19 @@ class ClientOwner(Protocol):
     """The owner of a client, who consents to its rounds; if a method raises, the client refuses the request."""
 
     def accept(self, invite: Invite) -> bytes | None:
-        """Return the proof of selection for an invitation, None if the client is not selected; raise to refuse it."""
+        """Return the proof of selection (empty if none is needed), None if not selected; raise to refuse `invite`."""
 
     def take_piece(self, count: int) -> None:
-        """Consent to piece number `count` of the model; raise if the policy allows no more."""
+        """Raise if the policy allows fewer than `count` pieces of a model."""
 
     def train(self, invite: Invite) -> None:
-        """Count a training durably, before the application gets the model; raise if the policy allows no more."""
+        """Count a training on disk, before the application gets the model; raise if the policy forbids it."""
 
     def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> None:
         """Raise unless the owner accepts the parameters, and the round's clients were selected by the agreed rule."""
 
     def attend(self, parameters: Parameters, machine: bytes) -> None:
-        """Count a participation durably before the first upload of a round; a repeated call counts once.
+        """Count a participation on disk, before the first upload of a round; several calls for a round count once.
 
         `machine` is 32 bytes that only this machine has.  Raise if the round was counted for another machine.
         """

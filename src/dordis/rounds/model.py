@@ -75,7 +75,7 @@ def digest(dtype: str, data: bytes) -> bytes:
 
 
 def check_trained(model: ModelBytes) -> ModelBytes:
-    """Return a server's model; raise InputError if its numbers are not finite, or too large for clients to accept."""
+    """Return `model` unchanged; raise InputError if its numbers are not finite, or too large for clients to accept."""
     if not model.largest <= LARGEST_WEIGHT:
         raise InputError(
             f"the model has numbers that are not finite or beyond {LARGEST_WEIGHT}: training diverged, so pass a lower "

@@ -60,7 +60,7 @@ class RecordClient(AppClient):
     @property
     @abstractmethod
     def width(self) -> int:
-        """Return the number of records whose gradients are computed together in a slice, constant over the run."""
+        """Return how many records form a slice, whose gradients are computed together; it is constant over the run."""
 
     @abstractmethod
     def record_gradients(self, round: RoundInfo, model: Numbers, places: Places) -> Reals:
@@ -70,9 +70,10 @@ class RecordClient(AppClient):
         """
 
     def begin(self, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> None:
-        """Raise InputError if a gradient depends on its place in a slice or on other records.
+        """Raise InputError if a record's gradient depends on the other records of its slice, or on its place there.
 
-        Called before every sampling; the test runs once, at the first call.
+        A slice is a group of `width` records that are computed together.  The method is called before every sampling;
+        the test runs once, at the first call.
         """
         if not self._tested and not is_independent(self, round, model, dim, attempt):
             raise InputError(
@@ -84,7 +85,7 @@ class RecordClient(AppClient):
 
 
 def is_independent(source: RecordClient, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> bool:
-    """Return the result of `check_independence` on a client's records; False if the computation of a gradient fails."""
+    """Tell whether gradients are independent of each other (`check_independence`); False if a computation fails."""
     found = attempt(lambda: np.full(1, float(check_independence(source, round, model, dim))))
     return found is not None and bool(found[0])
 
@@ -145,7 +146,7 @@ def sum_for_round(
 ) -> RecordSum:
     """Return the sum of the gradients of a fresh sample of records.
 
-    Failures of slices are reported to nobody, not even to a log.
+    If the gradients of some records cannot be computed, nobody is told, and no log has an entry.
     """
 
     def attempt(work: Callable[[], Reals]) -> Reals | None:
@@ -182,10 +183,10 @@ def rehearse_records(
     encoding: RecordEncoding,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Return what `rehearse_batches` returns, at the initial model of the application.
+    """Return the seconds that the gradients of a round's largest sample take, at the application's initial model.
 
-    Before this measurement the gradients of all records are computed once.  Raise InputError if there are more records
-    than declared, if a gradient depends on other records, or if the computation of a gradient fails.
+    Before this measurement (`rehearse_batches`) the gradients of all records are computed once.  Raise InputError if
+    there are more records than declared, if a gradient depends on other records, or if one cannot be computed.
     """
     model = ModelBytes.from_numbers(server.model(), server.dtype).array
     return rehearse_batches(source, model, server.dim, clip, encoding, clock)
@@ -200,10 +201,10 @@ def rehearse_batches(
     clock: Callable[[], float] = time.perf_counter,
     tell_owner: TellOwner | None = None,
 ) -> float:
-    """Return the seconds that the gradients of `encoding.cap` records take, the most that a round may sample.
+    """Return the seconds that the gradients of `encoding.cap` records take, the largest number that a round may sample.
 
-    Raise InputError as `rehearse_records` does.  With `tell_owner`, only the owner learns the cause of a failed
-    gradient, and the text of the raised error does not depend on the data.
+    Raise InputError as `rehearse_records` does.  With `tell_owner`, only the owner learns why a gradient cannot be
+    computed, and the text of the raised error does not depend on the data.
     """
     check_records(source, encoding.records)
     failures: list[str] = []

@@ -8,8 +8,8 @@ The duration of training must not depend on the data either.  With `TimedTrainin
 after `Train`, never earlier.  Late training gives a zero update; the client does not wait for the application's thread.
 With records as the unit of privacy, a late sum of gradients is not replaced by zero, because one slow record would
 remove all others.  Instead the client replies late, after a multiple of `train_seconds`.  To make this unlikely, a
-client joins a run only if `train_seconds` is at least three times the measured time of the largest batch.  Encoding,
-and the question whether the application is ready, take a whole number of time windows.
+client joins a run only if `train_seconds` is at least three times the measured time of the largest sample.  The
+durations of encoding and of `AppClient.is_ready` are rounded up to multiples of a fixed time, the *window*.
 """
 
 import logging
@@ -42,18 +42,17 @@ FAILED, LATE, NOT_ENCODED = "training failed", "too late", "encoding failed"
 Wait = Callable[[float], object]
 """Waits for the given seconds, or until the client is stopped."""
 LEAST_WINDOW, WINDOW_PER_COORDINATE = 0.05, 5e-8
-"""The length of an encoding window in seconds: a constant, plus a part for each coordinate of the update.
+"""Seconds of an encoding window: `LEAST_WINDOW`, plus `WINDOW_PER_COORDINATE` for each coordinate of the update.
 
-A window is several times as long as an encoding usually takes.  `TimedTraining` returns an encoding, or the answer of
-`AppClient.is_ready`, only at the end of a window.  A window of `is_ready` has the constant length alone.
+`TimedTraining` returns an encoding only after a whole number of these windows, and usually one suffices by far.  The
+answer of `AppClient.is_ready` is returned after a whole number of windows of `LEAST_WINDOW` seconds.
 """
 
 
 class UserCode:
     """Runs an application's code, and raises every failure, which stops the run: for simulations.
 
-    The caller of a simulation has all data anyway.  A method whose result may be None returns None, in a subclass, if
-    the code failed or was late.
+    The caller of a simulation has all data anyway.  Subclasses return None instead if the code failed or was late.
     """
 
     stored_as: type[np.float32] | None = None
@@ -80,7 +79,7 @@ class UserCode:
         return work()
 
     def ask(self, what: str, work: Callable[[], Result]) -> Result | None:
-        """Return the answer of `work`, which may look at the data; the duration must depend on them little."""
+        """Return the answer of `work`, which may look at the data; the duration must tell little about the data."""
         return work()
 
     def encode(self, what: str, work: Callable[[], Result], dim: int) -> Result | None:
@@ -98,7 +97,7 @@ class UserCode:
         work()
 
     def stop(self) -> None:
-        """End all waiting for reply times, because the client is stopped and replies no more."""
+        """End all waits that delay a reply to a fixed time: the client is stopped and sends no more replies."""
 
 
 class ZeroOnFailure(UserCode):
@@ -255,10 +254,9 @@ class OwnerLog:
 
 
 class TimedTraining(ZeroOnFailure):
-    """Trains in one thread, one training after the other, and returns updates at times that do not depend on the data.
+    """Trains in one thread, one training after the other, and hides how long the application's code takes.
 
-    A slow sum of records is returned after a larger multiple of `seconds`, and a slow encoding or answer after several
-    windows.
+    An update is returned `seconds` after the call; the other methods say when they return.
     """
 
     def __init__(
@@ -275,7 +273,7 @@ class TimedTraining(ZeroOnFailure):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dordis-application")
 
     def train(self, what: str, work: Callable[[], Result]) -> Result | None:
-        """Return the update, `train_seconds` after the call; None if training failed or is not finished by then."""
+        """Return the update, `seconds` after the call; None if training failed or is not finished by then."""
         due = self._clock() + self._seconds
         begun = self._submit(what, work)
         wait_out(due - self._clock(), self._wait)  # `due` includes the time to start the thread
@@ -292,7 +290,7 @@ class TimedTraining(ZeroOnFailure):
         return update
 
     def sum_records(self, what: str, work: Callable[[], Result]) -> Result:
-        """Return the sum over the sampled records after `train_seconds`, or at a later multiple of it.
+        """Return the sum over the sampled records `seconds` after the call, or at a later multiple of `seconds`.
 
         Raise Aborted if the client is stopped meanwhile.
         """
@@ -311,7 +309,7 @@ class TimedTraining(ZeroOnFailure):
         return begun.result()
 
     def encode(self, what: str, work: Callable[[], Result], dim: int) -> Result | None:
-        """Return the encoded update after a whole number of encoding windows.
+        """Return the encoded update, None if `work` failed, after a whole number of encoding windows (`LEAST_WINDOW`).
 
         The exact time would reveal the number of rounding attempts, which depends on the data.
         """
@@ -321,14 +319,17 @@ class TimedTraining(ZeroOnFailure):
         return encoded
 
     def ask(self, what: str, work: Callable[[], Result]) -> Result | None:
-        """Return the answer after a whole number of windows; None if `work` failed."""
+        """Return the answer of `work`, or None if it failed, after a whole number of windows of `LEAST_WINDOW` seconds.
+
+        So the duration tells little about the data.
+        """
         start = self._clock()
         answer = super().ask(what, work)
         self._end_window(start, LEAST_WINDOW)
         return answer
 
     def _end_window(self, start: float, window: float) -> None:
-        """Wait until a whole number of windows, at least one, has passed since `start`."""
+        """Wait until a whole number of windows of `window` seconds, at least one, has passed since `start`."""
         took = self._clock() - start
         wait_out(max(1, math.ceil(took / window)) * window - took, self._wait)
 
@@ -366,5 +367,5 @@ def rehearse(app: AppClient, server: AppServer, clip: float, clock: Callable[[],
 
 
 def wait_out(seconds: float, wait: Wait) -> None:
-    """Wait for the rest of a fixed time, which hides the duration of the work."""
+    """Wait for the rest of a fixed time, so that the duration of the work before stays hidden."""
     wait(max(0.0, seconds))
