@@ -1,7 +1,7 @@
-"""Applications (federated learning, private means and histograms, language models, audits), and their options.
+"""Applications (federated learning, private means and histograms, language models), audits, and shared functions.
 
 A configuration names the classes `Server` and `Client` of an application.  Both classes read the same options, which
-the application's class `Settings` describes.  A simulation decodes the options once, and not once for each client.
+the application's class `Settings` describes.
 """
 
 from collections.abc import Callable
@@ -23,10 +23,10 @@ Shared = TypeVar("Shared")
 
 
 def build_once(settings: type[Settings], make: Callable[[Settings, Task], Shared]) -> Callable[[Task], Shared]:
-    """Return a function that decodes the options of a task as `settings` and returns `make(decoded options, task)`.
+    """Return a function from a task to `make(options, task)`, where the task's options are decoded as `settings`.
 
-    The function caches its last result.  So `make` is called only once for a server and clients with equal tasks.  The
-    function raises InputError if the options are invalid.
+    The returned function caches its last result, so that the server and all clients of a simulation share one result.
+    It raises InputError if the options are invalid.
 
     >>> class Settings(msgspec.Struct, frozen=True):
     ...     height: int = 2
@@ -67,8 +67,9 @@ class ClientTable(Generic[Settings]):
 
 
 def read_rows(path: Path, population: int) -> Floats:
-    """Return the first `population` rows of a .npy file, one for each client; raise InputError if rows are missing or
-    a value is no finite number.
+    """Return the first `population` rows of a .npy file, one row for each client.
+
+    Raise InputError if the file has fewer rows, or if a value in these rows is not a finite number.
     """
     try:
         table = np.load(path, allow_pickle=False)

@@ -1,4 +1,4 @@
-"""A private histogram: each client adds 1 to the bin of its value; the server estimates the share of each bin."""
+"""A private histogram: each client has a value, and the server estimates the share of clients in each bin."""
 
 import math
 from itertools import pairwise
@@ -19,8 +19,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `data` is the path of a .npy file with one value for each client; if it is empty, standard normal values are drawn.
     k `edges` make k + 1 bins; the first and the last bin are unbounded, and a value on an edge is in the bin above the
-    edge.  One client changes the sum by 1: set privacy.clip to 1.  With `nonnegative`, the estimated frequencies are
-    projected to the simplex, so that none is negative and their sum is 1.
+    edge.  The update of a client has norm 1: set privacy.clip to 1.  With `nonnegative`, the estimated shares of the
+    bins are projected to the simplex, so that none is negative and their sum is 1.
     """
 
     data: str = ""
@@ -35,7 +35,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Server(PooledServer):
-    """A server that estimates the share of clients in each bin."""
+    """A server that estimates the share of clients in each bin from the sums of all rounds."""
 
     def __init__(self, bins: int, nonnegative: bool = True) -> None:
         super().__init__(bins)
@@ -47,11 +47,11 @@ class Server(PooledServer):
         return cls(len(settings.edges) + 1, settings.nonnegative)
 
     def result(self) -> Floats:
-        """Return the share of clients in each bin; zeros before the first round."""
+        """Return the estimated share of clients in each bin; zeros before the first round."""
         return project_to_simplex(self.pooled) if self._nonnegative and self.pooled.any() else self.pooled
 
     def evaluate(self) -> dict[str, float]:
-        """Return the share of clients in each bin as the metrics `bin 0`, `bin 1`, .. ."""
+        """Return the estimated share of clients in each bin as the metrics `bin 0`, `bin 1`, .. ."""
         return {f"bin {i}": float(share) for i, share in enumerate(self.result())}
 
 

@@ -1,4 +1,4 @@
-"""A private mean: each client has a vector, and the server learns the mean vector, averaged over the rounds."""
+"""A private mean: each client has a vector, and the server estimates the mean vector from the sums of all rounds."""
 
 import math
 from typing import Self
@@ -34,7 +34,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PooledServer(AppServer):
-    """A server that adds up the sums of all rounds, so that the noise in the mean becomes smaller with every round."""
+    """A server that adds up the sums of all rounds, so that the noise on its estimate shrinks with every round."""
 
     def __init__(self, dim: int) -> None:
         self._total, self._count = np.zeros(dim), np.zeros(dim)
@@ -44,7 +44,7 @@ class PooledServer(AppServer):
         return self._total.size
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
-        """Add the sum of a round to the total, and the number of clients in each coordinate of the sum to the count."""
+        """Add a round's sum to the total, and to the count, by coordinate, the number of clients in that sum."""
         self._total += aggregate.total
         self._count += aggregate.counts
 
@@ -78,12 +78,12 @@ class Server(PooledServer):
         return self._centre + self.pooled
 
     def evaluate(self) -> dict[str, float]:
-        """Return the metric `mean`: the average over the coordinates of the estimated mean vector."""
+        """Return the metric `mean`: the average of all coordinates of the estimated mean vector."""
         return {"mean": float(self.result().mean())}
 
 
 class Client(FixedClient):
-    """A client whose update in every round is the client's vector minus the centre, clipped to the bound."""
+    """A client whose update in every round is its vector minus `centre`, clipped to the norm `bound`."""
 
     def __init__(self, vector: Floats, centre: float = 0.0, bound: float = 1.0) -> None:
         super().__init__(clip_to_norm(np.asarray(vector, np.float64) - centre, bound))
@@ -105,8 +105,9 @@ def clip_to_norm(vector: Floats, bound: float) -> Floats:
 
 
 def read_table(settings: Settings, task: Task) -> ClientTable[Settings]:
-    """Read the vectors of all clients; without a file, draw uniform vectors whose distance to the centre is at most
-    the bound.
+    """Read the vectors of all clients; without a file, draw random vectors within the distance `bound` of the centre.
+
+    Each coordinate is uniform within `bound` / sqrt(`dim`) of `centre`.
     """
     if settings.data:
         return ClientTable(settings, read_rows(task.folder / settings.data, task.population))

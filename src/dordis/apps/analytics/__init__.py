@@ -1,7 +1,7 @@
-"""Private statistics by one function call: a mean, a histogram or the ranges of values in memory.
+"""Private statistics of values in memory by one function call: a mean, a histogram, or ranges of columns.
 
-Each function simulates a round in this process, with the noise that real clients would add together.  The number of
-clients and the number of columns are public; everything else about the values is released only with noise.
+Each function simulates one or two rounds, with the noise that all clients of a deployment would add together.  The
+number of clients and the names and types of the columns are public.  Everything else is released only with noise.
 """
 
 from dordis.apps.analytics.bounds import PrivateRanges, find_ranges

@@ -4,19 +4,19 @@ To find bounds, clients count their values in bins: a client with n values in a 
 these values.  So its update has a norm of sqrt(columns) at most.  Each bin stands for a sign and an exponent k in -20
 .. 63; the bin of a value has the sign of the value and the least k with |value| <= 2^k.
 
-The positive and the negative values of a column have a bound each.  This bound is at first the largest power of two
-whose noisy count exceeds a threshold; with a probability of at least 0.9999, the noise stays below the threshold in all
-bins of all columns.  Then the bound is doubled as long as the count of the next larger power of two exceeds 2 sigma,
-where sigma is the standard deviation of the noise in a count.  If no count of positive (or of negative) values exceeds
-the threshold, their bound is 0.
+The positive values of a column have one bound, the negative values another.  A bound is at first the largest power of
+two whose noisy count exceeds a threshold; with a probability of at least 0.9999, the noise stays below the threshold in
+all bins of all columns.  Then the bound is doubled as long as the count of the next larger power of two exceeds
+2 sigma, where sigma is the standard deviation of the noise in a count.  If no count of positive (or of negative) values
+exceeds the threshold, their bound is 0.
 
 Limits: a value beyond 2^63 is counted and clipped as 2^63; bounds below 2^-20 are not found.  Values beyond the bounds
-are clipped.  About 2 sigma clients may have such values in the bin next to a bound; about 5 sigma clients in any bin
-further away, and in any bin of a sign with the bound 0.  With few clients, many columns or a small budget no bounds can
-be found, and the query is refused.
+are clipped.  The number of clients with such values may be about 2 sigma in the bin next to a bound.  It may be about
+5 sigma in each bin further away, and in each bin of a sign whose bound is 0.  With few clients, many columns or a small
+budget no bounds can be found, and the query is refused.
 
-`find_ranges` finds the ranges of the numeric columns of a table with a share of the budget.  The ranges, and the run
-that uses them, together cost the given epsilon.  The type of each column (number or text) counts as public; everything
+`find_ranges` spends a part of a run's budget on the ranges of a table's numeric columns.  The ranges and the run that
+uses them together cost the given epsilon.  The type of each column (number or text) counts as public; everything
 else is released with noise only.
 """
 
@@ -58,14 +58,14 @@ from dordis.privacy.scaling import Floats
 from dordis.protocols.parameters import RUN_BYTES
 
 SHARE = 0.1
-"""Part of the budget that is spent on finding bounds.  The answer has only the rest, so its noise is 5 % larger."""
+"""Part of the budget that is spent on finding bounds.  The statistic gets only the rest: its noise is 5 % larger."""
 CONFIDENCE = 0.9999
 """Probability that the noise stays below the threshold in all bins.  It is high because a single bin whose noise
 exceeds the threshold can make the bounds a million times too wide.
 """
 NEXT = 2.0
 """A bound is extended by the next bin if the count of this bin exceeds this number of standard deviations of the noise.
-The number can be small because a wrong extension only doubles the noise of the answer.
+The number can be small because a wrong extension only doubles the noise on the statistic.
 """
 LEAST, MOST = -20, 63
 _SIDE = MOST - LEAST + 1
@@ -145,11 +145,11 @@ def count_bins(
     how: Conditions,
     charge: Callable[[ReleaseCost], None] | None = None,
 ) -> PrivateSum:
-    """Return the noisy number of clients in each bin of each column.
+    """Return the noisy counts of all bins of all columns, summed over clients; `bin_shares` gives a client's counts.
 
     `values` has the shape (rows, columns), with NaN in empty cells; `owner` has the zero-based index of each row's
-    client.  `charge` is called with the privacy cost before anything is counted.  Raise InputError, before the charge,
-    if the noise would be too large to find bounds.
+    client.  `charge` is called with the privacy cost before the values are counted.  If the noise would be too large to
+    find bounds, InputError is raised and `charge` is not called.
     """
     clients, columns = int(owner.max()) + 1, values.shape[1]
     planned = plan_release(clients, WIDTH * columns, math.sqrt(columns), budget, how)
@@ -164,9 +164,9 @@ def count_bins(
 
 
 def bin_shares(values: Floats, owner: npt.NDArray[np.int64]) -> Updates:
-    """Return a function from a client's index to its update.
+    """Return a function from a client's index to the client's counts of all bins of all columns, which are its update.
 
-    In every column a client adds up to 1: if n of its cells in the column are not empty, each adds 1 / n to its bin.
+    If n of the client's cells in a column are not empty, each of these cells adds 1 / n to the bin of its value.
 
     >>> update = bin_shares(np.array([[1.0], [4.0], [np.nan], [4.0]]), np.array([0, 0, 1, 0]))
     >>> update(0)[np.flatnonzero(update(0))].round(2).tolist(), update(1).any().item()
@@ -200,7 +200,7 @@ def find_bins(values: Floats) -> npt.NDArray[np.int64]:
 
 
 def quantile(columns: int) -> float:
-    """Return the threshold for counts, in standard deviations of the noise.
+    """Return the threshold for noisy counts, as a multiple of the standard deviation of the noise.
 
     With probability `CONFIDENCE` the noise stays below the threshold in all bins of all columns.
     """
@@ -210,9 +210,8 @@ def quantile(columns: int) -> float:
 def select_bounds(counts: Floats, sigma: float) -> Bounds:
     """Return the bounds of each column from noisy counts of the shape (columns, WIDTH).
 
-    `sigma` is the standard deviation of the noise in each count.
-
-    Raise InputError if a column has no count above the threshold.
+    `sigma` is the standard deviation of the noise in each count.  Raise InputError if a column has no count above the
+    threshold (`quantile`).
     """
     bounds, found = read_counts(counts, sigma)
     if not found.all():
@@ -224,9 +223,9 @@ def select_bounds(counts: Floats, sigma: float) -> Bounds:
 
 
 def read_counts(counts: Floats, sigma: float) -> tuple[Bounds, npt.NDArray[np.bool_]]:
-    """Return the bounds of each column from its noisy counts, and whether the column has a count above the threshold.
+    """Return the bounds of each column, and whether one of its noisy counts exceeds the threshold (`quantile`).
 
-    The bounds of a column without such a count are both 0.
+    If none does, both bounds of the column are 0.  `sigma` is the standard deviation of the noise in each count.
     """
     sides = counts.reshape(-1, 2, _SIDE)
     seen = sides > quantile(len(counts)) * sigma
@@ -240,9 +239,9 @@ def read_counts(counts: Floats, sigma: float) -> tuple[Bounds, npt.NDArray[np.bo
 
 @dataclass(frozen=True)
 class PrivateRanges:
-    """The result of `find_ranges`: ranges by column, columns without a found range, and the privacy cost.
+    """The result of `find_ranges`: the ranges found, by column, and their privacy cost.
 
-    `not_found` lists the columns in which no count exceeded the threshold.
+    `not_found` lists the columns for which no range was found, because no count was clearly above the noise.
     """
 
     table: Table
@@ -252,7 +251,7 @@ class PrivateRanges:
     epsilon: float
     """Epsilon spent on the ranges alone."""
     epsilon_left: float
-    """Epsilon that is left for a run: the ranges and the run together then cost the given epsilon."""
+    """Epsilon of a run such that the ranges and the run together cost the epsilon given to `find_ranges`."""
     delta: float
     clients: int
 
@@ -272,9 +271,9 @@ def find_ranges(
     """Find ranges of numeric columns privately.  The ends of each range are 0, or plus or minus a power of two.
 
     `data` and `table` are as in `dordis.train`.  `columns` are by default all numeric features to which `table` gives
-    neither a range nor categories.  The fraction `share` of the budget `epsilon` is spent; `epsilon_left` of the result
-    is the epsilon that is left for a run.  The guarantee protects one client with all its rows.  With a `ledger` every
-    client is charged before anything is computed.  `ledger`, `budget` and `entropy` are as in `dordis.mean`.
+    neither a range nor categories.  `epsilon` is the budget for the ranges and a later run together: the fraction
+    `share` of it is spent here, and `epsilon_left` of the result is left for the run.  The guarantee protects each
+    single client with all its rows.  `ledger`, `budget` and `entropy` are as in `dordis.mean`.
 
     >>> import dordis
     >>> rows = {"age": [20 + i % 60 for i in range(2000)], "ill": ["no", "yes"] * 1000}

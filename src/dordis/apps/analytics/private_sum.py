@@ -1,8 +1,8 @@
 """One private sum over the values of clients: checks of the values, the plan of the release, and one simulated round.
 
 The values are the rows of a table; error messages never contain a value.  The sum has distributed Skellam noise
-(XNoise).  Differential privacy compares two inputs that differ in one client only, whose update is zero in one of the
-two inputs.  The number of clients is public.
+(XNoise).  Two inputs are neighbours if they differ in one client only, whose update is zero in one of the two inputs.
+The number of clients is public.
 """
 
 import math
@@ -44,8 +44,8 @@ from dordis.simulation.population import SimulatedHome
 from dordis.simulation.run import first_ids, home_of_updates, single_round
 
 LEAST_CLIENTS = 3
-"""Least number of clients.  Of two clients, one could collude with the server; the sum without the colluder's value is
-then a single value, hidden by noise but by no other value.
+"""Least number of clients.  If there were two, and one colluded with the server, the other's value would be hidden by
+noise only, and not among the values of other clients.
 """
 
 
@@ -55,7 +55,7 @@ def column_names(values: object) -> tuple[str, ...]:
 
 
 def check_values(values: npt.ArrayLike) -> tuple[Floats, bool]:
-    """Return values as an array (rows, columns), and whether the caller gave a single column, as an array (rows,).
+    """Return values as an array of the shape (rows, columns), and whether the caller's values had the shape (rows,).
 
     Raise InputError if there are fewer rows than `LEAST_CLIENTS`, or if a value is not a finite number.
 
@@ -98,7 +98,7 @@ def client_ids(clients: Sequence[int] | None, rows: int) -> tuple[ClientId, ...]
 
 
 def _array(values: npt.ArrayLike) -> Floats:
-    """Return values as float64; raise an InputError that states the position of the first value that is no number."""
+    """Return values as float64; raise an InputError with the row and column of the first value that is no number."""
     try:
         array = np.asarray(values)
     except ValueError:
@@ -148,8 +148,8 @@ class ClientRows:
     """The rows of all clients; a client has one row or several.
 
     `values` has the shape (rows, columns), `owner` has the zero-based index of each row's client, and `clients` is the
-    number of clients.  `single` tells whether the caller gave a single column, `names` has the names of the columns,
-    and `ids` the ids of the clients, if they are known.
+    number of clients.  `single` tells whether the caller's values had the shape (rows,), `names` has the names of the
+    columns, and `ids` has the ids of the clients, or is None if they have no ids.
     """
 
     values: Floats
@@ -164,10 +164,7 @@ class ClientRows:
         return self.average(self.values)
 
     def average(self, rows: Floats) -> Floats:
-        """Return, for each client, the mean of its rows among `rows`.
-
-        `rows` has one row for each row of `values`, in the same order.
-        """
+        """Return each client's mean row of `rows`, which has one row for each row of `values`, in the same order."""
         if self.clients == len(rows):
             return rows[np.argsort(self.owner)]
         totals = np.zeros((self.clients, rows.shape[1]))
@@ -180,8 +177,9 @@ def group_rows(values: Any, client: Any, ids: Sequence[int] | None) -> ClientRow
     """Return the rows, grouped by their clients.
 
     `client` is the name of the column that names the client of each row, or a sequence of one client name for each row.
-    If `client` is None, each row is one client, and `ids` may give the client ids of the rows.  Raise InputError if a
-    row has no client, if the number of names or ids is wrong, or if a value is not a finite number.
+    Names that are all positive whole numbers become the client ids.  If `client` is None, each row is one client, and
+    `ids` may give the client ids.  Raise InputError if a row has no client, if the number of names or ids is wrong, or
+    if a value is not a finite number.
     """
     if client is None:
         rows, single = check_values(values)
@@ -211,7 +209,7 @@ def group_rows(values: Any, client: Any, ids: Sequence[int] | None) -> ClientRow
 
 IDEAL, FULL = "ideal", "full"
 HEADROOM = 8.0
-"""Number of standard deviations of the sum for which the ring has room: many, as bits cost nothing in a simulation."""
+"""Number of standard deviations of a summed coordinate that the integers modulo 2^bits hold without overflow."""
 _FINE = 100.0
 _MARGIN = 0.9  # part of LARGEST_VARIANCE to use: with fewer bits than MOST_BITS the plan needs slightly more noise
 
@@ -233,7 +231,7 @@ class Conditions:
     fidelity: str = IDEAL
     entropy: Entropy = field(default=secrets.token_bytes, repr=False)
     ledger: Ledger | None = None
-    """Ledger to which every release is charged; None charges no ledger."""
+    """Ledger to which every release is charged; if None, nothing is charged."""
     clients: tuple[ClientId, ...] | None = None
     """The ids of the clients, in the order of their indices; None stands for 1, 2, .. ."""
 
@@ -285,7 +283,8 @@ class PrivateSum:
 def plan_release(clients: int, dim: int, clip: float, budget: QueryBudget, how: Conditions) -> RoundPlan:
     """Plan a round of all clients, whose updates have `dim` coordinates and a norm of `clip` at most.
 
-    Raise InputError if more clients are to drop out than the plan tolerates.
+    Raise InputError if there are too many clients, or if `how.dropped` exceeds the number of dropouts that the plan
+    tolerates.
     """
     if clients > MOST_CLIENTS:
         raise InputError(
@@ -306,7 +305,7 @@ def _bits(planned: RoundPlan) -> int:
     """Return the number of bits of a coordinate of the sum: enough for a fine grid of integers, and no more.
 
     On a fine grid, rounding adds at most about 1 % to the norm of an update and to the variance of the sum.  Each
-    further bit would quadruple the variance of the noise in units of the grid, and the tables for drawing noise of a
+    further bit would quadruple the variance of the noise on the integers, and the tables for drawing noise of a
     large variance take seconds to compute.  With `ideal` fidelity there is also a largest variance that can be drawn at
     once.  The noise in real units hardly depends on the grid.
     """
@@ -328,16 +327,16 @@ def _plan(planned: RoundPlan) -> Plan:
 
 
 def expected_sigma(planned: RoundPlan) -> float:
-    """Return the standard deviation of the noise in a coordinate of the sum if nobody drops out."""
+    """Return the standard deviation that noise and rounding errors have in a coordinate of the sum without dropout."""
     clients = planned.setting.clients
     return deviation(planned, float(_plan(planned).noise.variance_left(range(clients), b"")), clients)
 
 
 def deviation(planned: RoundPlan, left: float, count: int) -> float:
-    """Return the standard deviation of the noise in a coordinate of the sum, in real units.
+    """Return the standard deviation of noise and rounding errors in a coordinate of the sum, in real units.
 
-    `left` is the variance of the noise on the grid of integers.  Rounding adds a variance of at most 1/4 on this grid
-    for each of `count` clients.
+    `left` is the variance of the noise in the sum of integers.  To this variance the rounding of each of `count`
+    clients adds at most 1/4.
     """
     return math.sqrt(left + count / 4) / planned.mechanism.grid.scale
 
@@ -352,7 +351,7 @@ def private_sum(planned: RoundPlan, updates: Updates, how: Conditions) -> Privat
 
 
 def release_cost(planned: RoundPlan) -> ReleaseCost:
-    """Return the privacy cost of a planned release."""
+    """Return the privacy cost of the sum of a planned round."""
     return ReleaseCost(planned.mechanism.release(_plan(planned).variance), planned.setting.distance)
 
 
@@ -366,10 +365,9 @@ def _population(planned: RoundPlan, updates: Updates, how: Conditions) -> Simula
 
 
 def one_hot(places: npt.NDArray[np.int64], width: int) -> Updates:
-    """Return a function from a client's index to its one-hot update.
+    """Return a function from a client's index to an update that encodes the client's value in each column one-hot.
 
-    Each column has `width` coordinates of the update.  Of these, coordinate `places[client, column]` is 1, all others
-    are 0.
+    Each column has `width` coordinates of the update: coordinate `places[client, column]` is 1, all others are 0.
     """
     columns = places.shape[1]
     starts = width * np.arange(columns)

@@ -1,4 +1,7 @@
-"""The functions `dordis.mean` and `dordis.histogram`, which simulate one round, and the answers that they return."""
+"""The functions `dordis.mean` and `dordis.histogram`, and the classes of their results.
+
+A call simulates one round, and before it a round that finds bounds, if bounds are needed and not given.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +47,11 @@ Figures = float | Floats
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class PrivateAnswer:
-    """The fields of every private statistic: its guarantee, and facts about the round that computed it.
+    """The fields that every private statistic has: its guarantee, and facts about the round that computed it.
 
     `epsilon` and `delta` are the privacy cost of the whole query.  `epsilon_for_bounds` is the epsilon of the search
     for bounds alone, at the same delta; it is 0 if the caller gave bounds.  `clients` is the number of clients;
-    `dropped` of them dropped out, and the values of these dropouts are not in the answer.  The guarantee holds against
+    `dropped` of them dropped out, and their values are not in the statistic.  The guarantee holds against
     a server of the kind `mode` that colludes with `colluders` of the clients.  `fidelity` says how the round was
     simulated.  `sum_check` is the result of the check for impossible sums (`dordis.rounds.impossible_sums`): `passed`,
     or `vacuous` if garbage would have passed too.
@@ -88,7 +91,7 @@ class PrivateAnswer:
 
     @property
     def _zero(self) -> str:
-        """Return a clause for the first sentence of `terms`: it says which value a zero update stands for."""
+        """Return a clause for the first sentence of `terms`: what a zero update means for the statistic."""
         return ""
 
     def __repr__(self) -> str:
@@ -98,7 +101,7 @@ class PrivateAnswer:
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class PrivateMean(PrivateAnswer):
-    """The noisy mean of each column; `sigma` is the standard deviation of the noise.
+    """The noisy mean of each column; `sigma` is the standard deviation of the noise on the mean.
 
     Values were clipped to `bounds`, the lower and the upper bound of each column.
     """
@@ -114,9 +117,10 @@ class PrivateMean(PrivateAnswer):
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class PrivateHistogram(PrivateAnswer):
-    """The noisy number of clients in each bin, which may be negative; `sigma` is the standard deviation of the noise.
+    """The noisy number of clients in each bin; `sigma` is the standard deviation of the noise on a number.
 
-    `counts` has the shape (bins,) for a single column, else (columns, bins).  `edges` are the boundaries between bins,
+    `counts` are these numbers, which may be negative.  They have the shape (bins,) if the caller's values have the
+    shape (clients,), else (columns, bins).  `edges` are the boundaries between bins,
     with the shape (bins - 1,) or (columns, bins - 1).  The first and the last bin are unbounded: if the query had
     `bounds`, these two bins also count the values beyond the bounds.
     """
@@ -134,7 +138,7 @@ class PrivateHistogram(PrivateAnswer):
 
     @property
     def frequencies(self) -> Floats:
-        """Return the most likely shares of the bins given the counts: none is negative, and their sum is 1."""
+        """Return the maximum-likelihood shares of clients in the bins: none is negative, and their sum is 1."""
         present = self.clients - self.dropped
         return np.apply_along_axis(project_to_simplex, -1, self.counts / present)
 
@@ -185,20 +189,20 @@ def mean(
     column that names the client of each row, or a list of one client name for each row; then the mean of a client's
     rows counts as its one row.  Values are clipped to the `bounds`: one pair (low, high) for all columns, a list of one
     pair for each column, or a dictionary by column name.  Bounds must be public knowledge, never computed from the
-    values; the noise is proportional to high - low.  Without bounds a tenth of the budget is spent on finding bounds
-    that are powers of two.  The search for bounds needs some hundreds of clients (see `dordis.apps.analytics.bounds`)
-    and makes the noise on the mean 5 % larger.  `sigma` of the result is the standard deviation of the noise; it does
-    not include the error that clipping causes.
+    values; the noise is proportional to high - low.  If no bounds are given, a tenth of the budget is spent on finding
+    bounds that are 0 or plus or minus powers of two.  This search needs some hundreds of clients (see
+    `dordis.apps.analytics.bounds`) and makes the noise on the mean 5 % larger.  `sigma` of the result is the standard
+    deviation of the noise; it does not include the error that clipping causes.
 
-    The guarantee protects one client: it compares the result with the result that has the client's row replaced by the
+    The guarantee protects each single client: the result is about as likely if the client's row is replaced by the
     middle of the bounds.  It holds against a server that colludes with `colluders` of the clients.  `delta` is
     min{n^-1.1, 10^-5} for n clients if it is not given.  `dropped` clients, chosen at random, drop out.  With
     `fidelity` "ideal" the noise in the sum is drawn at once; with "full" every message of SecAgg is sent.  `mode` is
-    the kind of server: "malicious" or "semi-honest".  A `ledger` is a file to which all queries over the same clients
-    are charged; the first query creates the file.  `budget` is the epsilon that all queries in the ledger may spend
-    together; a query that would exceed it is refused.  `clients` are the client ids of the rows, by default 1, 2, .. ;
-    with these defaults the rows must have the same order in every query.  Pass `entropy` in tests only: anybody who can
-    predict it can remove the noise.
+    the kind of server: "malicious" or "semi-honest".  `ledger` is the path of a file to which all queries over the same
+    clients are charged; the first query creates the file.  `budget` is the epsilon that all queries in the ledger may
+    spend together; a query that would exceed it is refused.  `clients` are the client ids of the rows, by default
+    1, 2, .. ; with a ledger and these defaults, the rows must have the same order in every query.  Pass `entropy` in
+    tests only: anybody who can predict these random bytes can remove the noise.
 
     >>> import dordis
     >>> ages = [20 + i % 50 for i in range(1000)]
@@ -252,9 +256,9 @@ def histogram(
     above the edge.  A number of `bins` divides the range between the `bounds` evenly; values beyond the bounds are in
     the first and the last bin, and bounds that are not given are found privately.  The public `categories` of a text
     column have one bin each; all other values share one more bin, the last.  Never compute edges, bounds or categories
-    from the values.  If `client` names the clients, each of a client's n rows adds 1 / n to a bin.  The guarantee
-    protects one client: it compares the counts with the counts without this client.  All other arguments are as in
-    `mean`.
+    from the values.  If `client` names the client of each row, each of a client's n rows adds 1 / n to a bin.  The
+    guarantee protects each single client: the counts are about as likely if no bin counts this client.  All other
+    arguments are as in `mean`.
 
     >>> import dordis
     >>> ages = [20 + i % 50 for i in range(1000)]
@@ -318,7 +322,7 @@ def _ledger(
 def _settle_bounds(
     rows: Floats, bounds: Any, budget: QueryBudget, how: Conditions, names: Sequence[str]
 ) -> _SettledBounds:
-    """Return the caller's bounds, or find bounds if there are none; also their cost and the budget left."""
+    """Return bounds, the privacy cost of finding them, and the remaining budget; find bounds only if none are given."""
     if bounds is not None:
         return bounding.read_bounds(bounds, rows.shape[1], names), (), budget
     part, rest = budget.split(bounding.SHARE)
@@ -334,9 +338,9 @@ def _settle_edges(
     budget: QueryBudget,
     how: Conditions,
 ) -> tuple[Floats, Bounds | None, _Costs, QueryBudget]:
-    """Return the edges, of the shape (columns, bins - 1), the bounds, the cost of finding them, and the budget left.
+    """Return the edges, the bounds, the privacy cost of finding the bounds, and the remaining budget.
 
-    The bounds are None if the caller gave edges.
+    The edges have the shape (columns, bins - 1).  The bounds are None if the caller gave edges.
     """
     if (bins is None) == (edges is None) or (edges is not None and bounds is not None):
         raise InputError("a histogram takes either edges, or a number of bins with or without bounds")
@@ -358,7 +362,7 @@ def _numbers(edges: npt.ArrayLike) -> list[float]:
 
 
 def _common(summed: PrivateSum, for_bounds: _Costs, delta: float, clients: int, how: Conditions) -> dict[str, Any]:
-    """Return the fields that all answers have; `epsilon` covers both the search for bounds and the answer."""
+    """Return the fields of `PrivateAnswer` by name; `epsilon` covers both the search for bounds and the statistic."""
     return {
         "epsilon": _epsilon_spent(*for_bounds, summed.cost, delta=delta),
         "delta": delta,
