@@ -34,9 +34,9 @@ class Allowances:
     """The largest cost that each client can afford for the next round, computed from what the owners counted so far.
 
     `planned` is the planned cost of a round, a theta^2 (docs/accounting.md); an owner's budget covers `cap` rounds of
-    this cost.  `counted` has, for each round, the clients whose owners may have counted it, and the cost.  `by_cost`
-    tells whether owners can bound the cost of a round.  If not, owners count rounds instead: `planned` is 1, and each
-    round costs 1.
+    this cost.  `counted` has, for each round, its cost and the clients whose owners may have counted the round.
+    `by_cost` tells whether owners can bound the cost of a round.  If not, owners count rounds instead: `planned` is 1,
+    and each round costs 1.
     """
 
     planned: float
@@ -45,7 +45,7 @@ class Allowances:
     counted: Mapping[Attendance, OwnerCharge]
 
     def spent(self) -> dict[int, float]:
-        """Return for each client the largest cost that its owner may have counted so far, in units of `planned`."""
+        """Return for each client the largest cost that its owner may have counted so far, divided by `planned`."""
         spent: Counter[int] = Counter()
         for count in self.counted.values():
             cost = count.cost / self.planned if self.by_cost and count.cost is not None else 1.0
@@ -56,17 +56,17 @@ class Allowances:
     def affordable_costs(
         self, clients: Iterable[ClientId], selection: Selection, index: int, rounds: int
     ) -> dict[ClientId, float]:
-        """Return by client the cost of round `index` that it can afford; `rounds` is the number of rounds left."""
+        """Return by client the largest cost that it can afford for round `index`; the run has `rounds` rounds left."""
         spent, schedule = self.spent(), selection if isinstance(selection, ScheduledSelection) else None
         turns = {u: schedule.times_scheduled(u, index, rounds) if schedule else None for u in clients}
         return {u: self.planned * self._part(spent.get(u, 0.0), count) for u, count in turns.items()}
 
     def _part(self, spent: float, turns: int | None) -> float:
-        """Return which part of a round's planned cost a client can pay for the next round, from 0 to 1.
+        """Return the largest part of a round's planned cost that a client can afford for the next round, from 0 to 1.
 
         With a schedule the rest of the client's budget is divided evenly over its `turns` remaining rounds, or over
-        fewer rounds if each part would be below `LEAST`.  Without a schedule (`turns` is None) the client pays a whole
-        round or none.  `spent` is what the client has spent, in units of a round's planned cost.
+        fewer rounds if each part would be below `LEAST`.  Without a schedule (`turns` is None) the part is 1 or 0.
+        `spent` is the cost that the client has spent, divided by a round's planned cost.
         """
         left = self.cap - spent
         if not self.by_cost or turns is None:  # no schedule: the whole planned cost, as long as the budget covers it
@@ -79,7 +79,7 @@ class Allowances:
 
 
 def check_able(available: int, able: int, least: int) -> None:
-    """Raise BudgetUsedUp, which ends the run, if at least `least` clients are available, but fewer can pay a round."""
+    """Raise BudgetUsedUp if at least `least` clients are `available`, but fewer (`able`) can afford a round."""
     if able < least <= available:
         raise BudgetUsedUp(able, least)
 
@@ -104,7 +104,7 @@ class RunBudget:
     def affordable_costs(
         self, design: RoundPlan, clients: Collection[ClientId], selection: Selection, index: int, rounds: int
     ) -> dict[ClientId, float]:
-        """Return by client the cost of round `index` that it can afford; clients that can afford no round are left out.
+        """Return by client the largest cost above 0 that it can afford for round `index`; leave out other clients.
 
         `rounds` is the number of rounds left.  Raise BudgetUsedUp if too few clients can afford a round.
         """
@@ -118,7 +118,7 @@ class RunBudget:
         return able
 
     def check_round(self, design: RoundPlan, parameters: Parameters) -> None:
-        """Raise BudgetExceeded, and record the refusal, if a round exceeds the budget even if no client drops out."""
+        """Raise BudgetExceeded, and record the refusal, if a round would exceed the budget even without dropout."""
         charge = None if self.ledger is None else design.charge(parameters)
         if self.ledger is not None and charge is not None:
             self._keep_to_budget(self.ledger.check_budget, charge.without_dropout)
@@ -131,8 +131,7 @@ class RunBudget:
         known = None if before is None else frozenset(before.clients)
 
         def count(asked: Collection[ClientId]) -> None:
-            """Record the cost that owners count: before the first upload, or at each arrival if no clients are
-            listed."""
+            """Record the cost that owners count: before the first upload, or with open arrival at each arrival."""
             arrived.update(asked)
             if ledger is None or not design.proves or not self.counts_owners:
                 return

@@ -170,7 +170,7 @@ class Coordinator:
         return self._evaluate(self._use_sum(number, index))
 
     def _use_sum(self, number: int, index: int) -> FinishedRound:
-        """Run a round until the application has used its sum; return the round without the application's metrics."""
+        """Run a round until the application has used its sum; return the round without the metrics of the model."""
         self._count = max(self._count, number)
         began, started = (timestamp(), time.perf_counter()) if self._early is None else self._early.began
         if self._interrupted is not None and self._interrupted.number == number:
@@ -232,7 +232,10 @@ class Coordinator:
         return FinishedRound(record, costs, receipt, result, parameters)
 
     def _evaluate(self, used: FinishedRound) -> FinishedRound:
-        """Evaluate a round, return it with metrics; `seconds` excludes an evaluation during the next invitation."""
+        """Evaluate the model after a round, and return the round with its metrics.
+
+        If the next invitation is under way already, the round's `seconds` do not include the evaluation.
+        """
         started, record = time.perf_counter(), used.record
         values = check_finite(self._app.evaluate(), record.number) | used.metrics.values
         took = time.perf_counter() - started
@@ -297,7 +300,7 @@ class Coordinator:
         return InvitedRound(planned, invitation, self._rounds.gather(invitation, self._watch))
 
     def _candidates(self, info: RoundInfo) -> tuple[tuple[ClientId, ...], float | None]:
-        """Return the clients to invite, and the largest cost that all of them can afford, None without clients."""
+        """Return the clients to invite, and the largest cost that each of them can afford; None without clients."""
         present = frozenset(self._rounds.available(info.index)) - self._evictions.clients
         left = self._count - info.number + 1
         able = self._budget.affordable_costs(self._design, present, self._selection, info.index, left)
@@ -354,7 +357,7 @@ class Coordinator:
         return parameters, design, selected.proofs
 
     def _next_chunks(self, design: RoundPlan) -> int:
-        """Return the number of chunks of the next round: as configured, or the fastest by the timings so far."""
+        """Return the number of chunks of the next round: as configured, or the fastest according to earlier rounds."""
         grid = design.mechanism.grid
         if isinstance(self._chunks, AutoChunks):
             return self._chunks.choose_chunks(grid.padded, grid.blocks)

@@ -67,7 +67,7 @@ class Job:
 
     @property
     def has_beacon(self) -> bool:
-        """Tell whether the run uses a beacon: for its graphs, its VRF selection, or the permutation of its clients."""
+        """Tell whether the run uses a beacon: for its graphs, its VRF selection, or the schedule of its clients."""
         selection, given = selection_kind(self.config), bool(self.config.deployment.beacon)
         return self.needs_beacon_values or is_drawn(selection, given)
 
@@ -176,7 +176,7 @@ def sampling_of(config: RunConfig) -> RecordSampling | None:
 
 
 def declared_client(app: AppClient, config: RunConfig) -> RecordClient:
-    """Return an application's client as a source of gradients of records.
+    """Return the application of a client as a `RecordClient`, which computes gradients of records.
 
     Raise InputError if the client has more records than `privacy.records`, the configured upper bound.
     """
@@ -253,7 +253,7 @@ def check_cohort(config: RunConfig) -> None:
 
 
 def check_folded(design: RoundPlan) -> None:
-    """Raise InputError if folding would not make updates shorter."""
+    """Raise InputError if `privacy.projection` is a number of coordinates that would not make updates shorter."""
     if isinstance(design.projection, int) and not design.setting.buckets:
         raise InputError(
             f"privacy.projection = {design.projection} is, in whole blocks, no less than the {design.setting.dim} "
@@ -318,8 +318,8 @@ def plan_charge(
 ) -> PlannedRun | None:
     """Return the charge of a run to the ledger of its data set; None without a ledger.
 
-    A run that succeeds a `predecessor` is charged to the same ledger as the predecessor.  `limit` is the budget of a
-    new ledger.  Raise `BudgetExceeded` if the run would exceed the ledger's budget.
+    A run that continues a `predecessor` is charged to the same ledger as the predecessor.  `limit` is the budget of a
+    new ledger, an epsilon.  Raise `BudgetExceeded` if the run would exceed the ledger's budget.
     """
     known = None if predecessor is None else find_data_ledger(predecessor)
     if known is not None and ledger is not None and Path(ledger).resolve() != known.resolve():

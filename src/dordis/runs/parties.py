@@ -85,7 +85,7 @@ def build_client(
     receipts: KeptReceipts | None = None,
     **options: Any,
 ) -> Client:
-    """Return a client with its owner, who checks each round: policy, selection, and the number of participations.
+    """Return a client whose owner checks policy, selection and number of participations in each round.
 
     `signing` is the client's signing key, `vrf_key` its key for VRF selection, `registry` the public keys of all
     clients and `root` the registry root that the owner has pinned.  `options` go to `dordis.rounds.client.Client`.

@@ -51,8 +51,8 @@ from dordis.runs.threat_model import ThreatModel
 SLACK = 0.9
 """Noise variance that an invitation promises, as a fraction of the planned variance.
 
-SLACK applies to plans under which owners cannot bound the cost of a round (`RoundPlan.counts` is False).  The variance
-of a round is rounded, and the rounding depends on the number of clients, which is not known at the invitation.
+This applies only if owners cannot bound the cost of a round (`RoundPlan.counts` is False).  The variance of a round is
+rounded, and the rounding depends on the number of clients, which is not known at the invitation.
 """
 
 
@@ -60,9 +60,10 @@ of a round is rounded, and the rounding depends on the number of clients, which 
 class RoundPlan:
     """A noise strategy with its setting, for rounds of `setting.clients` clients; `agree_on` returns their parameters.
 
-    `kind` is the mechanism; a strategy with a mechanism of its own replaces it.  `allowance` is the largest cost of a
-    round, a theta^2 (docs/accounting.md); by default it is the budget divided by the number of releases.  `projection`
-    is the rule by which `setting.buckets`, the number of coordinates after folding, was chosen.
+    `kind` is the mechanism, unless the strategy has a mechanism of its own.  `allowance` is the largest cost of a
+    round, as theta^2 (docs/accounting.md); by default it is what a round may cost so that the run stays within
+    `epsilon` (`Setting.allowance`).  `projection` is the rule by which `setting.buckets` was chosen, the number of
+    coordinates to which updates are projected.
     """
 
     strategy: Strategy
@@ -95,7 +96,7 @@ class RoundPlan:
 
     @cached_property
     def plan(self) -> Plan | None:
-        """Return the plan of the noise that clients add together, or None if they add none."""
+        """Return the plan of the noise, or None if the strategy has a mechanism of its own, such as `central`."""
         if self.strategy.mechanism:
             return None
         if self.setting.orders is not None:
@@ -104,7 +105,7 @@ class RoundPlan:
 
     @cached_property
     def mechanism(self) -> Mechanism:
-        """Return the mechanism, which encodes updates and decodes sums."""
+        """Return the mechanism of the planned rounds, which encodes updates and decodes sums."""
         return self.kind.for_cost(self.setting, self.allowed) if self.plan is None else self.kind.from_plan(self.plan)
 
     @cached_property
@@ -121,7 +122,7 @@ class RoundPlan:
         return other
 
     def with_projection(self, rule: str | int, alignment: Alignment | None = None) -> "RoundPlan":
-        """Return this plan for updates folded by a rule of `dordis.privacy.projection`, such as `auto` or a number."""
+        """Return this plan with updates projected by a rule, as in the setting `privacy.projection`."""
         if self.setting.records is not None or (rule == projection.AUTO and not self.kind.may_fold):
             rule = projection.OFF
         multiplier = multiplier_for_cost(self.allowed * (1 - self.setting.share))
@@ -129,13 +130,13 @@ class RoundPlan:
         return replace(self, setting=replace(self.setting, buckets=buckets), projection=rule)
 
     def for_alignment(self, alignment: Alignment | None) -> "RoundPlan":
-        """Return this plan; if the folding rule is `adaptive`, fold by this alignment of updates, at the same cost."""
+        """Return this plan; with the projection rule `adaptive`, project as suits this alignment, at the same cost."""
         if self.projection != projection.ADAPTIVE or alignment is None:
             return self
         return replace(self, allowance=self.allowed).with_projection(self.projection, alignment)
 
     def alignment(self, outputs: Sequence[ChunkOutput], aggregate: Aggregate) -> Alignment | None:
-        """Return the estimated alignment of a round's updates (`Alignment`); None unless folding is `adaptive`."""
+        """Return how similar a round's updates were, estimated from their sum; None unless projection is `adaptive`."""
         if self.projection != projection.ADAPTIVE or self.plan is None:
             return None
         grid, survivors = self.mechanism.grid, min(aggregate.survivors)
@@ -147,7 +148,7 @@ class RoundPlan:
 
     @property
     def saving(self) -> Saving | None:
-        """Return the bytes that folding saves and the error that it adds; None if updates are not folded."""
+        """Return the bytes that projection saves and the error that it adds; None if updates are not projected."""
         return projection.estimate_saving(self.plan) if self.plan else None
 
     @property
@@ -162,7 +163,7 @@ class RoundPlan:
 
     @property
     def sigma(self) -> float | None:
-        """Return the planned standard deviation of the noise on a sum, in units of the update; None without noise."""
+        """Return the planned standard deviation of the noise on a coordinate of a decoded sum; None without noise."""
         if self.plan is not None:
             return self.plan.sigma
         n = self.setting.clients
@@ -203,7 +204,7 @@ class RoundPlan:
         return self.strategy.rule is Rule.STOP and removes and self.setting.orders is None
 
     def for_cost(self, allowance: float) -> "RoundPlan":
-        """Return this plan for rounds of another cost theta^2, with the same number of bits."""
+        """Return this plan for rounds that cost at most `allowance`, a theta^2, with the same number of bits."""
         if allowance == self.allowed:
             return self
         bits = self.plan.bits if self.plan else self.setting.bits
@@ -233,7 +234,7 @@ class RoundPlan:
         return {self.setting.dim: self}
 
     def for_clients(self, clients: int) -> "RoundPlan":
-        """Return this plan for rounds of `clients` clients, each in as many rounds as before; results are cached."""
+        """Return this plan for rounds of `clients` clients, where each takes part in as many rounds as before."""
         if clients not in self._sizes:
             self._sizes[clients] = self._resized(clients)
         return self._sizes[clients]
@@ -325,7 +326,7 @@ class RoundPlan:
 
     @cached_property
     def sampled(self) -> SampledEvents | None:
-        """Return the run's events for one record, each at a round's largest cost; None if the unit is the client."""
+        """Return the run's events for a record, each at a round's largest cost; None if the unit is the client."""
         if self.setting.records is None:
             return None
         cost = self.promise(self.least).cost
@@ -366,7 +367,7 @@ class RoundPlan:
         )
 
     def costs(self, outputs: Sequence[ChunkOutput]) -> dict[str, float]:
-        """Return by name the costs of a round that the strategy only simulates, such as bytes; often there are none."""
+        """Return by name the simulated costs of a round, such as bytes; empty for strategies that can be deployed."""
         return self.strategy.costs(self.mechanism.grid, min(len(output.survivors) for output in outputs))
 
     def trust(self, hides_updates: bool, simulated: bool) -> Trust:

@@ -36,7 +36,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class AttemptedRounds(Generic[Output]):
-    """The output of the first successful round, its index, and the failed rounds before it."""
+    """The output of the first successful attempt at a round, its index, and the failed attempts before it."""
 
     output: Output
     index: int
@@ -49,7 +49,7 @@ def attempt(
     limit: int,
     on_failure: Callable[[Failure], None] = lambda failure: None,
 ) -> AttemptedRounds[Output]:
-    """Call `run` with `index` and, while it raises RoundFailed, with the next indices; report failures to `on_failure`.
+    """Call `run` with `index` and, as long as it raises RoundFailed, with the next index; return the first output.
 
     Raise the last failure after `limit` failures that name no new suspect.  Failures that name a new suspect do not
     count: each leads to an eviction, so there are few.  An index is never used twice, because a client that answered in

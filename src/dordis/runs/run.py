@@ -83,7 +83,7 @@ class Population(Place, Protocol):
         """Return why clients were missing in the latest attempt at a round, and a remedy; empty if unknown."""
 
     def interrupted(self) -> InterruptedRound[Any] | None:
-        """Return the round that was open when the server stopped, if it can be resumed; None otherwise."""
+        """Return the round that was under way when the server stopped, if it can be resumed; None otherwise."""
 
     def open(self, run: bytes, selection: Selection, counted: Mapping[Attendance, OwnerCharge]) -> RoundRunner:
         """Return the runner of the run's rounds; `counted` has the costs that owners may have counted so far."""
@@ -326,7 +326,7 @@ def done(records: RunRecords) -> int:
 
 
 def predecessor_of(before: RunRecords, job: Job, spent: LedgerSummary | None) -> Predecessor:
-    """Return a successor manifest's entry on the run `before`; the successor states at least the entry's `budget`."""
+    """Return the entry on run `before` in its successor's manifest; the successor states an epsilon >= `budget`."""
     clipping, manifest = Clipping.from_config(job.config.privacy.clip), before.manifest
     return Predecessor(
         run=before.id.hex(),
@@ -340,7 +340,7 @@ def predecessor_of(before: RunRecords, job: Job, spent: LedgerSummary | None) ->
 
 
 def next_clipping(records: RunRecords, clipping: Clipping) -> Clipping:
-    """Return the clipping of the next round; an adaptive bound follows from the last round, even a predecessor's."""
+    """Return the clipping of the next round; an adaptive bound follows from the last round of run or predecessor."""
     last, predecessor = records.last(), records.manifest.predecessor
     if last is not None and last.clip is not None:
         return replace(clipping, bound=last.clip).advance(last.below)

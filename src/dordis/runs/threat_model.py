@@ -38,11 +38,11 @@ class ThreatModel:
     is_open: bool = False
     """Whether any registered client may contribute; then only the client's own count bounds its participations."""
     all_colluders: int | None = None
-    """Largest number of colluders in the registry, for judging complaints of a whole run; if None, T_C is used."""
+    """Largest number of colluders in the registry, for judging helpers' complaints in a run; if None, T_C is used."""
 
     @property
     def draw_failure(self) -> Fraction:
-        """Return a bound on the chance that a round has more than T_C colluders, the number that it withstands."""
+        """Return a bound on the chance that more than T_C colluders are drawn for a round, which withstands T_C."""
         return largest_draw_failure() if self.drawn else Fraction(0)
 
     @property
@@ -139,7 +139,7 @@ def describe_remedy(setting: Setting, mode: str, error: RoundFailed) -> str:
 
 
 def check_survivable(setting: Setting, mode: str, dropped: int) -> None:
-    """Raise InputError if tolerance or threshold do not allow that `dropped` clients leave before their upload."""
+    """Raise InputError if tolerance or threshold make a round fail that loses `dropped` clients before their upload."""
     if dropped > setting.T or setting.clients - dropped < setting.t:
         raise InputError(
             f"every round would lose {dropped} of {setting.clients} clients before their upload (simulation.dropout), "
