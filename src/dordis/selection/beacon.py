@@ -1,4 +1,5 @@
-"""The beacon: public randomness, one value a round, from a source that is fixed in advance; no server controls it."""
+"""The beacon: public randomness, one value a round, from a source that is fixed before the run; no server controls it.
+"""
 
 import hashlib
 import re
@@ -54,7 +55,7 @@ class FileBeacon:
         return f"file: {self.publisher or self.path.name}"
 
     def next_line(self) -> int:
-        """Return the number of a line that is not known yet: the first line of a run that begins now."""
+        """Return the number of the first line that nobody can know yet: a run that begins now uses it for round 0."""
         return self._size() // _LINE + MARGIN
 
     def is_published(self, index: int) -> bool:
@@ -101,7 +102,7 @@ class FileBeacon:
 
 @dataclass(frozen=True, repr=False)
 class SeedBeacon:
-    """Values from a seed, for simulations: a party with the seed knows every round's value beforehand.
+    """A beacon with values from a seed, for simulations: a party with the seed knows every round's value beforehand.
 
     >>> SeedBeacon(bytes(32)).value(0).hex()[:16]
     '6ac08f4a54863192'
@@ -113,7 +114,7 @@ class SeedBeacon:
 
     @property
     def source(self) -> str:
-        """Return a description with a hash of the seed, from which nobody can compute the values beforehand."""
+        """Return a description with a hash of the seed; nobody can compute the values from this hash."""
         return f"seed: {hashlib.sha256(b'dordis/v1/beacon/source' + self.seed).hexdigest()}"
 
     def value(self, index: int) -> bytes:
@@ -132,7 +133,7 @@ def check_beacon(parameters: Parameters, beacon: Beacon) -> None:
 def check_later(line: int, time: datetime, after: datetime) -> None:
     """Raise ProtocolError unless the beacon line is later than the manifest, whose date is `after`.
 
-    A server that knew the line when it made the manifest could choose the run id so that a draw suits it.
+    A server that knew the line when it made the manifest could try many run ids, and use the one whose draw suits it.
     """
     if time <= after:
         raise ProtocolError(

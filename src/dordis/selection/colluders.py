@@ -17,7 +17,7 @@ BALANCED, UNIFORM, VRF, OPEN = "balanced", "uniform", "vrf", "open"
 def round_colluders(selection: str, has_beacon: bool, clients: int, per_round: int, colluders: int, mode: str) -> int:
     """Return T_C, the largest number of colluders in a round, for a registry with `colluders` colluders.
 
-    If no public randomness draws the clients, the server could select all colluders: then T_C is `colluders`.
+    If no public randomness draws the clients, the server could select all colluders together: T_C is `colluders`.
     """
     if selection == VRF:
         return vrf_quantile(clients, per_round, colluders, mode)
@@ -54,7 +54,7 @@ def vrf_quantile(clients: int, expected: int, colluders: int, mode: str) -> int:
 
 
 def window_quantile(clients: int, count: int, colluders: int, mode: str) -> int:
-    """Return T_C for `BalancedSelection` with a beacon: a quantile of the number of colluders in one round.
+    """Return T_C for `BalancedSelection` with a beacon: more than T_C colluders are selected with negligible chance.
 
     The clients of a round are a uniformly random set of `count` clients.  The chance that more than T_C colluders are
     among them is at most 2^-40, in the malicious mode at most 2^-104 for one manifest.

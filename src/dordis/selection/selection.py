@@ -51,7 +51,7 @@ class Selection(Protocol):
         """Tell whether public randomness draws the clients."""
 
     def candidates(self, index: int, available: Collection[ClientId]) -> tuple[ClientId, ...]:
-        """Return the clients to invite to a round."""
+        """Return those of the `available` clients that are invited to a round."""
 
     def claim(self, invite: Invite, me: ClientId, vrf_key: bytes) -> bytes | None:
         """Return the proof of selection (empty if none is needed), or None if this client was not selected.
@@ -81,7 +81,7 @@ def draw_failure_probability(selection: Selection) -> Fraction:
 
 
 def check_run(received: Parameters | Invite, run: bytes) -> None:
-    """Raise ProtocolError unless the run id is `run`: by choosing a run id the server could steer the selection."""
+    """Raise ProtocolError unless the run id is `run`: a server that may change the run id can steer the selection."""
     if received.round[:RUN_BYTES] != run:
         raise ProtocolError("this round belongs to another run")
 
@@ -113,7 +113,7 @@ def validate_cohort_sizes(count: int, least: int) -> None:
 
 @dataclass(frozen=True, repr=False)
 class UniformSelection:
-    """A uniformly random set of `count` available clients, or all of them if there are fewer."""
+    """Selection by the server: a uniformly random set of `count` available clients, or all if fewer are available."""
 
     count: int
     seed: bytes
@@ -139,7 +139,7 @@ class UniformSelection:
         return select_at_least(self.least, shuffle(sorted(set(available)), stream)[: self.count])
 
     def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
-        """Raise in the malicious mode, if U lacks this client, or if a round without U allows too few clients."""
+        """Raise in the malicious mode; raise if U lacks this client, or if a round without U allows too few clients."""
         check_semi_honest(parameters.mode)
         if isinstance(parameters, CohortParameters):
             check_member(parameters, me)
@@ -172,11 +172,11 @@ class OpenArrival:
     is_drawn = False
 
     def candidates(self, index: int, available: Collection[ClientId]) -> tuple[ClientId, ...]:
-        """Return the available clients in the order in which they come."""
+        """Return the available clients in the order in which they arrive in a simulation."""
         return arrival_order(self.seed, index, available)
 
     def claim(self, invite: Invite, me: ClientId, vrf_key: bytes) -> bytes | None:
-        """Return an empty proof; raise for an invitation of another run."""
+        """Return an empty proof; raise for an invitation to a round of another run."""
         check_run(invite, self.run)
         return b""
 
@@ -185,7 +185,7 @@ class OpenArrival:
         raise InputError("with open arrival no cohort is selected: use a protocol that takes clients as they come")
 
     def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
-        """Raise if the parameters are of another run, list clients, or allow a sum over too few clients (`least`)."""
+        """Raise if the parameters are of another run, list clients, or allow a sum over fewer than `least` clients."""
         check_run(parameters, self.run)
         check_no_list(parameters)
         check_least_arrivals(parameters, self.least)
@@ -237,7 +237,7 @@ class ScheduledSelection(ABC):
         return tuple(sorted(self.window(index).intersection(available)))
 
     def claim(self, invite: Invite, me: ClientId, vrf_key: bytes) -> bytes | None:
-        """Return an empty proof; raise if this client is not scheduled."""
+        """Return an empty proof; raise if this client is not scheduled, or if the invitation is of another run."""
         check_run(invite, self.run)
         check_scheduled(me, invite.info.index, self.window(invite.info.index))
         return b""
@@ -257,7 +257,7 @@ class ScheduledSelection(ABC):
         check_all_scheduled(parameters, self.window(parameters.index))
 
     def verify_client(self, index: int, client: ClientId, proof: bytes) -> None:
-        """Raise ProtocolError if `client`, which sent a contribution, is not scheduled for the round."""
+        """Raise ProtocolError if a contributing `client` is not scheduled for the round."""
         check_contributor_scheduled(client, index, self.window(index))
 
 
@@ -278,11 +278,11 @@ class EveryClient(ScheduledSelection):
 
 @dataclass(frozen=True, eq=False)
 class BalancedSelection(ScheduledSelection):
-    """One fixed public permutation of all N clients; each round takes the next `count` clients in it, cyclically.
+    """Selection by one public permutation of all N clients: each round takes the next `count` clients, cyclically.
 
     In any R consecutive rounds every client is scheduled at most ceil(R count / N) times.  The permutation follows from
-    the run id, the registry, and the value of round 0 of the `beacon`.  Without a beacon a server can choose a manifest
-    whose permutation suits it.  Then T_C must bound the number of colluders in the whole registry.
+    the run id, the registry, and the `beacon` value of round 0.  Without a beacon a server can choose a manifest whose
+    permutation suits it.  Then T_C must bound the number of colluders in the whole registry.
     """
 
     registry: Registry

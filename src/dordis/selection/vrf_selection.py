@@ -2,8 +2,8 @@
 
 In each of R rounds, each of N clients is selected with probability n / N.  A client takes part in no more rounds than
 its participation cap allows, but the VRF also selects clients that have reached the cap.  If the cap is ceil(R n / N),
-which suffices for a balanced schedule, many clients selected in the last rounds have no participation left.
-`describe_starvation` warns if too few clients would remain.
+which suffices for a balanced schedule, many clients selected in the last rounds may not take part any more.
+`describe_starvation` warns if too few of the selected clients would remain.
 """
 
 import hashlib
@@ -35,8 +35,8 @@ from dordis.selection.selection import (
 OUTPUT_BYTES = 16
 """Number of leading bytes of a VRF output that are compared, as a big-endian integer, with the threshold."""
 STARVED = 0.01
-"""`describe_starvation` warns if the chance that all tries of the last round fail, because too many clients have
-reached their participation cap, is above this value."""
+"""The largest tolerable chance that all tries of the last round fail because too many clients have reached their
+participation cap; above it `describe_starvation` warns."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,15 +204,16 @@ def is_starved(clients: int, per_round: int, rounds: int, cap: int, least: int, 
 
 
 def working_cap(clients: int, per_round: int, rounds: int, cap: int, least: int, tries: int) -> int | None:
-    """Return the least cap, `cap` or above, with which the last round is not starved (`is_starved`), or None."""
+    """Return the least participation cap from `cap` on that leaves the last round enough clients (not `is_starved`)."""
     caps = range(cap, rounds + 1)
     return next((c for c in caps if not is_starved(clients, per_round, rounds, c, least, tries)), None)
 
 
 def working_cohort(clients: int, per_round: int, rounds: int, least: int, tries: int) -> int | None:
-    """Return the cohort size nearest to `per_round` with which the last round is not starved (`is_starved`), or None.
+    """Return the cohort size nearest to `per_round` that leaves the last round enough clients (not `is_starved`).
 
     The participation cap is that of a balanced schedule with the same cohort size; `least` is scaled in proportion.
+    Return None if no cohort size works.
     """
     for n in sorted(range(1, clients + 1), key=lambda n: (abs(n - per_round), n)):
         cap, fewest = -(-rounds * n // clients), max(1, -(-least * n // per_round))
