@@ -1,8 +1,8 @@
 """Ideal rounds: the same clients, consent, rounding and noise distribution as in the protocol, but no masks and no
 messages of the summing protocol.
 
-A sum of independent Skellam variables is a Skellam variable, so the noise left in a sum is drawn once, and not for each
-client.  Dropouts have the same effect as in the protocol: too many dropouts raise the same errors.
+A sum of independent Skellam variables is a Skellam variable, so the noise left in a sum is drawn once, and not once for
+each client.  Dropouts have the same effect as in the protocol: too many dropouts raise the same errors.
 """
 
 import secrets
@@ -50,8 +50,8 @@ class Clients(Protocol):
 class PredictedRound:
     """A round whose outcome is known before anything is summed.
 
-    `course` predicts the survivors and raises the errors of the round.  `leaving` has the stage at which each dropout
-    leaves, and `refusing` the clients whose owners refused.
+    `course` predicts the survivors and raises the error with which the protocol would fail.  `leaving` has the stage at
+    which each dropout leaves, and `refusing` the clients whose owners refused.
     """
 
     course: Prediction
@@ -87,7 +87,7 @@ class IdealRounds:
         self._noise, self._cores, self._rounds = OneDraw(entropy), cores, rounds
 
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
-        """Invite the clients that do not drop out early, let them train, and return the clients that are ready.
+        """Invite the clients that do not drop out before the parameters, let them train, and return the ready clients.
 
         For a protocol without a fixed list of clients, return only the helpers' keys: clients arrive later, in `sum`.
         """
@@ -112,7 +112,7 @@ class IdealRounds:
         return {} if introduces is None else {u: h.handle(introduces(round)) for u, h in self._helpers.items()}
 
     def _accepted(self, u: ClientId, invitation: Invitation) -> bytes | None:
-        """Invite a client without copying the model; return its proof of selection, or None if it declines."""
+        """Invite a client and put the model into its cache; return the proof of selection, or None if it declines."""
         client = self._clients[u]
         client.models.keep(invitation.model)
         try:

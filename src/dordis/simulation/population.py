@@ -147,7 +147,7 @@ class SimulatedHome:
     clients: AppClients
     identities: Identities
     entropy: Entropy = secrets.token_bytes
-    """Random source of clients' secrets and rounding; clients in processes of Ray use the operating system instead."""
+    """Random source of clients' secrets and rounding; clients in Ray processes use the operating system's instead."""
     dropout: Dropout | None = None
     """Dropout model that replaces the configured one, if given."""
     arrivals: ArrivalStore = field(default_factory=ArrivalStore)
@@ -339,7 +339,7 @@ class FullRounds:
         return ready
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
-        """Run the summing protocol: with the ready clients or, if the protocol has no client list, all contributors."""
+        """Run the summing protocol with the ready clients or, with open arrival, with all clients that contribute."""
         if agreed.invitation is not None:
             self._invited = agreed.invitation.clients
             self._departures.begin(agreed.parameters.index, self._invited)
@@ -380,7 +380,7 @@ class LocalRounds(FullRounds):
 def announce_peers(
     exchange: Exchange, clients: SimulatedClients, is_absent: Callable[[ClientId], bool] = lambda u: False
 ) -> Exchange:
-    """Return an exchange that, before it delivers requests to train, calls `tell_peers` with the requested clients.
+    """Return an exchange that calls `tell_peers` with all clients that are asked to train, before it asks them.
 
     Clients for which `is_absent` returns True are left out.
     """

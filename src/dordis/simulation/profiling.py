@@ -205,9 +205,8 @@ def profile(
 
 
 def check_complete(result: RoundResult, exchange: LocalExchange, n: int) -> None:
-    """Raise an error if a timed round lost clients, because its times are then too short.
-
-    It is the first error of a client; if no client raised one, it is an InputError.
+    """Raise if a timed round lost clients, because its times are then too short: the first error that a client raised,
+    or an InputError if none did.
     """
     if exchange.errors:
         raise exchange.errors[0][1]
@@ -281,10 +280,10 @@ def rehearse(simulated: SimulatedJob) -> RehearsalCosts:
 
 
 def _missed(simulated: SimulatedJob, model: int) -> int | None:
-    """Return the bytes of the sum of one missed round, with which a client brings its model up to date.
+    """Return the bytes of the missed sum of one round, from which a client computes the current model.
 
-    Return None if clients cannot compute the model from sums, or if the model, which has `model` bytes, is not larger
-    than the sum.
+    Return None if the server sends the model instead: because clients cannot compute the model from sums, or because
+    the model, which has `model` bytes, is not larger than the sum.
     """
     design, follows = simulated.job.design, simulated.client(ClientId(1)).follows
     if not (follows and design.mechanism.is_decoded_by_chunk):

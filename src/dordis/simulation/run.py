@@ -122,7 +122,8 @@ def job_with_app(config: Config, app: AppServer, client: AppClients) -> Simulate
 def check_dropout(config: Config, job: Job) -> None:
     """Raise InputError if every round fails at the simulated dropout rate.
 
-    A round fails if the number of clients that drop out before their upload exceeds the tolerance T.
+    A round fails if more than T clients (the tolerance) drop out before their upload, or fewer than t (the threshold)
+    are left.
     """
     dropout, before = config.simulation.dropout, job.protocol.stages[: job.protocol.upload + 1]
     fixed = job.protocol.has_cohort and preparing.selection_kind(config) != VRF
@@ -132,7 +133,7 @@ def check_dropout(config: Config, job: Job) -> None:
 
 
 def check_ray(settings: Simulation) -> None:
-    """Raise InputError or MissingExtra if `simulation.engine` is "ray" with ideal fidelity or without Ray installed."""
+    """Raise InputError if the fidelity is ideal, which Ray does not support; MissingExtra if Ray is not installed."""
     if settings.fidelity == "ideal":
         raise InputError("ideal fidelity is computed in one process: set simulation.engine to 'local'")
     if find_spec("ray") is None:
@@ -200,8 +201,8 @@ def single_round(
 ) -> FinishedRound:
     """Run one round of a population and return it; if the round fails, raise its error, without another try.
 
-    `rounds` constructs the runner of the round; by default the population does.  A `ledger` is charged before the
-    disclosure.  Owners count no participations, because the caller has all data anyway.
+    `rounds` constructs the runner of the round; by default the population's `open` does.  A `ledger` is charged before
+    the disclosure.  Owners count no participations, because the caller has all data anyway.
     """
     if ledger is not None and not home.job.design.proves:
         raise InputError("a round without a provable epsilon cannot be charged to a ledger: leave the ledger out")

@@ -175,7 +175,7 @@ class _Worker:
 
 
 class VirtualExchange:
-    """Delivers requests in virtual time; it returns when the last reply has arrived.
+    """Delivers requests in virtual time; a call returns when the last reply to its requests has arrived.
 
     A lost request takes no time, as if the server knew which clients have left.  The server's link has no limit.
     """
