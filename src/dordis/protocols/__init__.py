@@ -1,7 +1,7 @@
-"""Summing protocols: parameters of a round, SecAgg, assisted and plaintext sums, distributed noise, delivery.
+"""Protocols that sum the clients' vectors: SecAgg, SecAgg+, assisted and plaintext; and the code that they share.
 
-The table `SUMMING` has the short names of the protocols of this package; a configuration names a third party's protocol
-as `package.module:NAME`.
+`SUMMING` has the names that a configuration uses for these protocols.  A configuration names a protocol of a third
+party as `package.module:NAME`.
 """
 
 from dordis.errors import InputError
@@ -17,7 +17,7 @@ SUMMING = {
 
 
 def summing_protocol(name: str) -> SummingProtocol:
-    """Return the summing protocol that `protocol.use` of a configuration names.
+    """Return the protocol with this name: a name in `SUMMING`, or `package.module:NAME` for that of a third party.
 
     >>> summing_protocol("secagg+").sparse
     True

@@ -1,6 +1,7 @@
-"""Parameters of protocols that fix a list of clients before the sum: U, its quorum, and the graph of shared secrets.
+"""The parameters of rounds in which the list of clients, U, is fixed before the sum: U, the quorum, and the graph.
 
-SecAgg and the plaintext protocol have the same parameters, so that their sums can be compared.
+The graph says which clients share masks and secrets.  SecAgg and the plaintext protocol have the same parameters, so
+that their sums can be compared.
 """
 
 from collections.abc import Collection, Iterable
@@ -33,8 +34,8 @@ class CohortParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
     `members` are the ids of U as little-endian words of eight bytes.  `quorum` is q, the least number of clients that
     must answer each stage.  `degree` is the number of neighbours of a client on a sparse graph, and 0 on the complete
-    graph.  `threshold` is the number of shares that rebuild a secret, called t, or t_k on a sparse graph; on the
-    complete graph it equals the quorum.
+    graph.  `threshold` is the number of shares from which a secret is rebuilt: t_k on a sparse graph; on the complete
+    graph t, which equals `quorum`.
     """
 
     members: bytes
@@ -65,7 +66,7 @@ class CohortParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
     @cached_property
     def neighbourhoods(self) -> dict[ClientId, frozenset[ClientId]]:
-        """Return for each client the clients with which it shares masks and secrets, and the client itself."""
+        """Return for each client its neighbours, with which it shares masks and secrets, and the client itself."""
         everyone = frozenset(self.clients)
         if self.degree == 0:
             return dict.fromkeys(self.clients, everyone)
@@ -74,7 +75,7 @@ class CohortParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
     @property
     def colluders_around(self) -> int:
-        """Return the largest number of colluding neighbours of an honest client: T_C, or c_k on a sparse graph."""
+        """Return how many neighbours of an honest client may collude: T_C, or min(T_C, c_k) on a sparse graph."""
         n, T_C, k = len(self.clients), self.colluders, self.degree
         return min(T_C, colluding_neighbours(n, T_C, self.mode, k)) if k else T_C
 
@@ -83,12 +84,12 @@ class CohortParameters(Parameters, frozen=True, dict=True, kw_only=True):
         return 1 + self.rank[client]
 
     def pack(self, members: Iterable[ClientId]) -> bytes:
-        """Return a subset of U as a bitmap over sorted U."""
+        """Return a subset of U as a bitmap: bit i is set if client i of sorted U is in the subset."""
         bits = sum(1 << self.rank[u] for u in members)
         return bits.to_bytes(-(-len(self.clients) // 8), "little")
 
     def unpack(self, bitmap: bytes) -> tuple[ClientId, ...]:
-        """Return the subset of U, sorted, that a bitmap encodes; raise MalformedMessage if it does not fit U."""
+        """Return the clients in a bitmap over sorted U; raise MalformedMessage if its length does not fit U."""
         bits, n = int.from_bytes(bitmap, "little"), len(self.clients)
         if len(bitmap) != -(-n // 8) or bits >> n:
             raise MalformedMessage("a set of clients is not a bitmap over the round's clients")
@@ -117,7 +118,7 @@ class CohortState(SummingState):
 
 
 def agree_with_cohort(common: Parameters, roster: Roster) -> CohortParameters:
-    """Return unchecked parameters: the common part, the roster's U and quorum, and the complete or the sparse graph."""
+    """Return the parameters of a round, unchecked: `common`, U and quorum from the roster, degree and threshold."""
     n, T, T_C = len(roster.clients), common.tolerance, common.colluders
     solved = sparse_graph.solve(n, T, T_C, common.mode) if roster.sparse else None
     return extend(
@@ -140,9 +141,9 @@ def agree_on(
     law: NoiseLaw = SKELLAM,
     **common: Any,
 ) -> CohortParameters:
-    """Return the checked parameters of a round with a fixed list U; `common` are arguments of `common_part`.
+    """Return checked parameters of a round in which `clients` are U; `common` are further arguments of `common_part`.
 
-    The default tolerance is that of `xnoise_components.default_tolerance`.
+    The default quorum is `threshold`; the default tolerance is that of `xnoise_components.default_tolerance`.
     """
     n = len(clients)
     T = default_tolerance(n, threshold, sparse=bool(degree)) if tolerance is None else tolerance
@@ -160,9 +161,10 @@ def agree_on(
 def ensure_enough(
     parameters: CohortParameters, stage: str, clients: Collection[ClientId], liars: Collection[ClientId] = ()
 ) -> None:
-    """Raise unless enough `clients` answered a stage.
+    """Raise unless enough clients answered a stage; `clients` are those that answered.
 
-    Raise TooManyDropouts if more than T clients of U are missing, and TooFewClients if fewer than a quorum answered.
+    Raise TooManyDropouts if more than T clients of U did not answer, and TooFewClients if fewer than a quorum answered.
+    The error names the `liars`, clients that provably lied so far.
     """
     dropped, named = len(parameters.clients) - len(clients), frozenset(liars)
     if dropped > parameters.tolerance:
@@ -205,7 +207,7 @@ def check_majority(parameters: CohortParameters) -> None:
 
 
 def check_graph(parameters: CohortParameters) -> None:
-    """Raise ParametersRefused if the share threshold or the degree does not keep secrecy."""
+    """Raise ParametersRefused unless share threshold, degree of the graph and beacon keep clients' inputs secret."""
     n, k = len(parameters.clients), parameters.degree
     if k == 0 and parameters.threshold != parameters.quorum:
         raise ParametersRefused("on the complete graph the quorum is the threshold of the shares")
@@ -219,7 +221,7 @@ def check_graph(parameters: CohortParameters) -> None:
 def check_unpredictable(parameters: CohortParameters) -> None:
     """Raise ParametersRefused if a sparse graph has no beacon.
 
-    The beacon fixes the circle of clients; a server that chose the circle could surround a client with colluders.
+    The graph is drawn from the beacon.  A server that chose the graph could give a client only colluding neighbours.
     """
     if len(parameters.beacon) < sparse_graph.BEACON_BYTES:
         raise ParametersRefused(f"a sparse graph needs a beacon of {sparse_graph.BEACON_BYTES} bytes")

@@ -1,9 +1,9 @@
 """The privacy cost of a round to each client; server and clients compute it from the agreed parameters alone.
 
 The cost is theta^2, as defined in `dordis.privacy.gdp`, summed over the releases of the round: the update, and further
-releases such as a clipping bit.  A release is charged at the least noise that its chunks can have if no more clients
-drop out than the round tolerates.  Two inputs are neighbours if one results from the other when the update of a single
-client, and the client's values of all further releases, are replaced by zero.
+releases such as a clipping bit.  The theta^2 of a release is computed for the least noise that the sum can have if no
+more clients drop out than the round tolerates.  Two data sets are neighbours if one results from the other when the
+update of a single client, and this client's values of all further releases, are replaced by zero.
 """
 
 import math
@@ -22,19 +22,19 @@ from dordis.protocols.parameters import Parameters
 
 
 class RoundCost(NamedTuple):
-    """The cost of a round: its theta^2, which is infinite if no guarantee is proved, and two probabilities.
+    """The cost of a round: its theta^2, which is infinite if no guarantee is proved, and two parts of delta.
 
-    Both probabilities are subtracted from delta.  `distance` bounds the total variation distance between the noise that
-    is drawn and the noise that is analysed.  `failure` bounds the probability that the graph of the round loses
-    secrecy, or that the random selection of its clients has more than T_C colluders.
+    `distance` and `failure` are subtracted from the budget's delta.  `distance` bounds the total variation distance
+    between the noise that is drawn and the noise that is analysed.  `failure` bounds the probability that the graph of
+    the round does not keep inputs secret, or that more than T_C colluders are selected at random.
     """
 
     theta_squared: float
     distance: float
     failure: float = 0.0
     sampled: tuple[int, int] | None = None
-    """If records are the unit of privacy: the sampling probability of a record, times 2^32, and the number of planned
-    events; else None."""
+    """If records are the unit of privacy: the probability that a record is sampled, times 2^32, and the planned number
+    of events, tries of a round with a new sample; else None."""
 
     def plus(self, other: "RoundCost") -> "RoundCost":
         """Return the cost of this round and of `other` together."""
@@ -74,12 +74,12 @@ def round_cost(
 
 
 def graph_failure(parameters: Parameters) -> Fraction:
-    """Return a bound on the probability that a round's graph loses secrecy; 0 on the complete graph."""
+    """Return a bound on the probability that a round's graph does not keep inputs secret; 0 on the complete graph."""
     return sparse_graph.failure(parameters.mode) if parameters.is_sparse else NEVER
 
 
 def _sums(parameters: Parameters) -> list[tuple[Sensitivity, Fraction]]:
-    """Return for each release its sensitivity, and the least noise variance that the protocol leaves in its chunks."""
+    """Return for each release its sensitivity, and the `protocol_variance` of the chunks in which it is summed."""
     return [(changed, protocol_variance(parameters, chunks)) for changed, chunks in releases_of(parameters)]
 
 
@@ -88,9 +88,9 @@ def _skellam(changed: Sensitivity, variance: Fraction) -> Event:
 
 
 def noise_ratios(parameters: Parameters) -> list[Fraction]:
-    """Return for each release its least noise variance under tolerated dropouts, divided by its squared sensitivity.
+    """Return for each release the least noise variance after tolerated dropouts, divided by the squared sensitivity.
 
-    The ratio is 0 if the sensitivity is not bounded.
+    Noise that T_C colluders know does not count.  The ratio is 0 if the sensitivity is not bounded.
     """
     own = mechanism_variance(parameters)
     return [
@@ -99,20 +99,24 @@ def noise_ratios(parameters: Parameters) -> list[Fraction]:
 
 
 def least_variance(parameters: Parameters, chunks: Sequence[int]) -> Fraction:
-    """Return the least noise variance in `chunks`: the protocol's noise and the mechanism's own noise together."""
+    """Return `protocol_variance` + `mechanism_variance`: the least variance of all noise that counts in `chunks`."""
     return protocol_variance(parameters, chunks) + mechanism_variance(parameters)
 
 
 def protocol_variance(parameters: Parameters, chunks: Sequence[int]) -> Fraction:
-    """Return the least variance that the protocol's noise can have in `chunks` after tolerated dropouts."""
+    """Return the least variance of the noise plan's noise in one of `chunks`, after any tolerated dropouts.
+
+    Noise that T_C colluders know does not count.
+    """
     return min(plan.reserved_variance() for plan in {parameters.plans[chunk] for chunk in chunks})
 
 
 def mechanism_variance(parameters: Parameters) -> Fraction:
-    """Return the least variance of the noise that clients add themselves when a built-in mechanism encodes an update.
+    """Return the least variance of a built-in mechanism's own noise, which clients add while they encode updates.
 
-    The summing protocol neither adds nor removes this noise.  The result is 0 if clients add none while encoding, if
-    the server adds the noise, if a third party wrote the mechanism, or if the round has further releases.
+    This noise is in no noise plan, and is never removed; the part that T_C colluders know does not count.  The result
+    is 0 if the mechanism has no such noise, if the server adds the noise, if a third party wrote the mechanism, or if
+    the round has further releases.
     """
     written = parameters.encoding
     if not written.noise or written.further_releases or written.mechanism not in TABLE:

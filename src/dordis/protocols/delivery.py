@@ -1,4 +1,4 @@
-"""Delivery of the sum of a chunk: the server sends it to the clients, which decode it and keep it.
+"""Delivery of sums: the server sends the sum of each chunk to the clients, which decode it and put the chunks together.
 
 Delivery does not depend on the summing protocol.  Delivered sums are not secret, clients' replies do not depend on
 their data, and a client that drops out affects no other client.
@@ -22,7 +22,7 @@ class Received(Message, frozen=True):
 
 
 class Dispatch(Message, frozen=True):
-    """Per chunk: the sum as `DistributedDP.encode_delivered` returns it, and the number of survivors in it."""
+    """Per chunk: receive the sum of `survivors` clients, as `DistributedDP.encode_delivered` returns it."""
 
     reply: ClassVar = Received
     bulk: ClassVar = "vector"
@@ -32,20 +32,20 @@ class Dispatch(Message, frozen=True):
 
 
 class Stored(Message, frozen=True):
-    """The reply to `Store`: the sum is decoded and kept."""
+    """The reply to `Store`: the sum of the chunk is decoded."""
 
     chunk: int
 
 
 class Store(Message, frozen=True):
-    """Per chunk: decode the sum and keep it."""
+    """Per chunk: decode the sum that came with `Dispatch`."""
 
     reply: ClassVar = Stored
     chunk: int
 
 
 class DeliveryServer(ProtocolServer[tuple[ClientId, ...]]):
-    """The last two steps of a chunk: clients receive its sum and store it; the output is the clients that stored it.
+    """The last two steps of a chunk: clients receive and decode its sum; the output is the clients that did both.
 
     `summed` returns the sum, and `receivers` the clients to send it to; neither is called before the sum is known.
     """
@@ -98,7 +98,7 @@ class DeliveryServer(ProtocolServer[tuple[ClientId, ...]]):
 
 
 class DeliveryClient(ProtocolClient[ClientState]):
-    """Receives the chunks of one round in any order; `aggregate` is set when all are stored."""
+    """A client's part of the delivery in one round; the sums of the chunks may arrive in any order."""
 
     def __init__(self, private: DistributedDP) -> None:
         super().__init__(ClientState())
@@ -132,12 +132,12 @@ class DeliveryClient(ProtocolClient[ClientState]):
         return self._aggregate
 
     def forget(self) -> None:
-        """Drop the delivered sums after use; repeated requests are still answered."""
+        """Drop the delivered sums, after the application has used them; repeated requests are still answered."""
         self._received.clear()
         self._assembly = self._aggregate = None
 
     def receive(self, request: Dispatch) -> Received:
-        """Check and keep the delivered sum of a chunk."""
+        """Check the delivered sum of a chunk, and keep it until `store` decodes it."""
         check_counted(request.survivors, self._private.parameters)
         check_delivered(request, self._private)
         self._received[request.chunk] = request

@@ -46,7 +46,7 @@ def encoding_of(
     further: Sequence[FurtherRelease] = (),
     records: RecordEncoding | UnsetType = UNSET,
 ) -> Encoding:
-    """Return the `Encoding` that a round's parameters state, from its mechanism and its further releases."""
+    """Return the `Encoding` for a round's parameters: mechanism, seed of the rotation, further releases, records."""
     others = tuple(release for release in further if release.name != CLIPPING_BIT)
     grid = mechanism.grid
     folded = Projection(grid.dim, grid.buckets, mechanism.rounding, mechanism.delivered_bits) if grid.buckets else UNSET
@@ -74,9 +74,10 @@ def releases_of(parameters: Parameters) -> list[tuple[Sensitivity, range]]:
 
 
 def mechanism_of(parameters: Parameters, dim: int | None = None, kind: type[Mechanism] | None = None) -> Mechanism:
-    """Return the mechanism that the parameters name, for updates of `dim` coordinates, or raise ParametersRefused.
+    """Return the mechanism that the parameters name, for updates of `dim` coordinates.
 
     `kind` is the class of a third party's mechanism, passed by the caller: a name in the parameters never imports code.
+    Raise ParametersRefused if the mechanism contradicts the other parameters.
     """
     written, kind = parameters.encoding, kind or find_builtin_mechanism(parameters.encoding.mechanism)
     projection = written.projection or None
@@ -96,13 +97,13 @@ class DecodedChunk:
     """The decoded sum of one chunk of a round."""
 
     values: Floats = field(repr=False)
-    """The sum: of the update in real units, block after block (`Grid.place`); of a further release in integer units."""
+    """A sum of updates is in real units, block after block (see `Grid`); that of a further release in integer units."""
     survivors: int
 
 
 @dataclass(frozen=True, eq=False)
 class Aggregate:
-    """The decoded sum in real units, and the number of clients in the sum, which may differ between chunks."""
+    """The decoded sum of a round in real units, and for each chunk the number of clients in its sum."""
 
     total: Floats = field(repr=False)
     survivors: tuple[int, ...]
@@ -112,7 +113,7 @@ class Aggregate:
     further: Mapping[str, FurtherSum] = field(default_factory=dict)
     """The sums of further releases, by their names."""
     batch: float = 1.0
-    """What one client adds to the divisor of the mean: 1, or the number of records that it is expected to sample."""
+    """The number of records that a client is expected to sample; 1 if clients are the unit of privacy."""
     buckets: int = 0
     """Number k of buckets into which updates were folded, coordinate i into bucket i mod k; 0 if not folded."""
 
@@ -124,7 +125,10 @@ class Aggregate:
 
     @cached_property
     def mean(self) -> Floats:
-        """Return the sum, divided in each coordinate by `batch` times the number of clients in the sum."""
+        """Return the mean: each coordinate of the sum, divided by `batch` and by the number of clients in the sum.
+
+        `batch` is 1; if records are the unit of privacy, it is the number of records a client is expected to sample.
+        """
         alike = len(set(self.survivors)) == 1
         mean: Floats = self.total / ((self.survivors[0] if alike else self.counts) * self.batch)
         return mean
@@ -148,7 +152,7 @@ class DistributedDP:
 
     @classmethod
     def from_parameters(cls, parameters: Parameters, dim: int, kind: type[Mechanism] | None = None) -> "DistributedDP":
-        """Return the `DistributedDP` of a round whose updates have `dim` coordinates; `kind` as in `mechanism_of`."""
+        """Return the `DistributedDP` for updates of `dim` coordinates; `kind` is a third party's mechanism, if any."""
         return cls(parameters, mechanism_of(parameters, dim, kind))
 
     def __post_init__(self) -> None:
@@ -161,7 +165,7 @@ class DistributedDP:
     def encode(
         self, update: Reals, entropy: Entropy = secrets.token_bytes, values: Mapping[str, npt.ArrayLike] | None = None
     ) -> Vector:
-        """Return a client's input to the sum.  Call it once a round: a second encoding would reveal more of the update.
+        """Return a client's encoded update.  Call this once a round: a second encoding would reveal more of the update.
 
         `values` are the client's values of the further releases, by name; a missing value counts as zeros.
         """
@@ -182,15 +186,15 @@ class DistributedDP:
 
     @property
     def batch(self) -> float:
-        """Return what one client adds to the divisor of the mean: 1, or the expected number of its sampled records."""
+        """Return the number of records that a client is expected to sample; 1 if clients are the unit of privacy."""
         return self.records.batch if self.records else 1.0
 
     def encode_records(
         self, total: Integers, values: Mapping[str, npt.ArrayLike], entropy: Entropy = secrets.token_bytes
     ) -> Vector:
-        """Return a client's input to the sum from `total`, the exact sum of its quantised records.
+        """Return a client's encoded input from `total`, the exact sum of its quantised records.
 
-        The client's own noise, if any, is added to `total` in place.  `values` are its sums of further releases.
+        The mechanism's own noise, if any, is added to `total` in place.  `values` has the sums of further releases.
         """
         encoding, records = self.parameters.encoding, self.records
         if records is None:
@@ -205,19 +209,19 @@ class DistributedDP:
 
     @property
     def sums_reals(self) -> bool:
-        """Tell whether a simulation may sum updates as real numbers: no noise, folding or release needs integers."""
+        """Tell whether a simulation may sum updates as real numbers, because nothing in the round needs integers."""
         mechanism, parameters = self.mechanism, self.parameters
         noisy = mechanism.in_ring or Scheme(parameters.scheme) is not Scheme.NONE
         plain = type(mechanism).encode is Mechanism.encode and not mechanism.grid.buckets
         return plain and not noisy and not parameters.encoding.further_releases and self.records is None
 
     def aggregate_reals(self, total: Floats, counts: Sequence[int]) -> Aggregate:
-        """Return the aggregate of updates that were summed as real numbers; add the server's noise, if any, first."""
+        """Return the aggregate of updates summed as real numbers, after adding the server's noise (if any) to them."""
         self.mechanism.add_server_noise(total)
         return self.aggregate(total, counts, {})
 
     def decode(self, chunks: Sequence[ChunkOutput]) -> Aggregate:
-        """Return the aggregate from the sums of all chunks: the same aggregate that clients decode."""
+        """Return the aggregate from the sums of all chunks; clients obtain the same from the delivered sums."""
         sizes = [span.stop - span.start for span in self.parameters.chunks]
         if [chunk.total.size for chunk in chunks] != sizes:
             raise InputError(f"the round has chunks of {sizes} coordinates: pass the sum of each, in order")
@@ -237,7 +241,7 @@ class DistributedDP:
         return FurtherSum.from_total(release, total, survivors * self.batch, self.parameters.bits)
 
     def decode_chunk(self, chunk: int, total: Vector, survivors: int) -> DecodedChunk:
-        """Return one decoded chunk of the sum; raise ParametersRefused if the mechanism decodes whole sums only."""
+        """Return the decoded sum of a chunk; raise ParametersRefused if the mechanism decodes whole sums only."""
         check_by_chunk(self.mechanism)
         self._check_length(chunk, total)
         if self.mechanism.delivered_bits:
@@ -245,7 +249,7 @@ class DistributedDP:
         return self._decode_summed(chunk, total, survivors)
 
     def encode_delivered(self, chunk: int, total: Vector) -> bytes:
-        """Return the sum of a chunk as bytes for clients; sums of updates are quantised if `delivered_bits` > 0."""
+        """Return the sum of a chunk as bytes for clients; mechanisms with `delivered_bits` quantise sums of updates."""
         self._check_length(chunk, total)
         if self.mechanism.delivered_bits and self.further_release(chunk) is None:
             return quantise(total, self.mechanism.grid)
@@ -259,7 +263,7 @@ class DistributedDP:
         return packed_size(span.stop - span.start, self.parameters.bits)
 
     def decode_delivered(self, chunk: int, data: Packed, survivors: int) -> DecodedChunk:
-        """Return one decoded chunk from the bytes that `encode_delivered` returned; the server decodes them as well."""
+        """Return the decoded sum of a chunk from the bytes of `encode_delivered`."""
         check_by_chunk(self.mechanism)
         span, grid = self.parameters.chunks[chunk], self.mechanism.grid
         if not self.mechanism.delivered_bits or self.further_release(chunk) is not None:
@@ -269,7 +273,7 @@ class DistributedDP:
         return DecodedChunk(unrotate_integers(read, grid, self.parameters.encoding.rotation, span.start), survivors)
 
     def _decode_summed(self, chunk: int, total: Vector, survivors: int) -> DecodedChunk:
-        """Return a decoded chunk from its sum in the ring; `DecodedChunk.values` states the units."""
+        """Return the decoded sum of a chunk from the sum modulo 2^b."""
         if (release := self.further_release(chunk)) is not None:
             return DecodedChunk(self._sum_further(release, total, survivors).units, survivors)
         start, rotation = self.parameters.chunks[chunk].start, self.parameters.encoding.rotation
@@ -343,7 +347,7 @@ def check_agreed(parameters: Parameters, mechanism: Mechanism) -> None:
 
 
 def check_records(parameters: Parameters, mechanism: Mechanism) -> None:
-    """Raise ParametersRefused if mechanism, scale, sensitivity or round index contradict the accounting of records."""
+    """If records are the unit of privacy, raise ParametersRefused unless the other parameters fit the accounting."""
     records, grid = parameters.encoding.records, mechanism.grid
     if not records:
         return
@@ -369,9 +373,9 @@ def check_scheme(parameters: Parameters, mechanism: Mechanism) -> None:
 
 
 def check_block(grid: Grid) -> None:
-    """Raise ParametersRefused if blocks are longer than `block_size`: they could pad a short vector to any size.
+    """Raise ParametersRefused if blocks are longer than `block_size` allows: they could pad a vector to any size.
 
-    Only vectors below `BLOCKS_FROM` coordinates may have shorter blocks, so that they can have several chunks.
+    Vectors below `BLOCKS_FROM` coordinates may have shorter blocks, so that they can have several chunks.
     """
     length, block = grid.summed_dim, block_size(grid.summed_dim)
     if grid.block > block or (length >= BLOCKS_FROM and grid.block != block):

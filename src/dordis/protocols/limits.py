@@ -1,7 +1,8 @@
 """Ceilings on the size of a round, so that a client refuses oversized messages at little cost.
 
 A message that is too long is refused before it is read, a map with too many entries before its first entry is read, and
-parameters above a ceiling before anything is computed from them.  `docs/reference/ceilings.md` says why each is so.
+parameters above a ceiling before anything is computed from them.  `docs/reference/ceilings.md` has the reason for each
+ceiling.
 """
 
 from typing import TYPE_CHECKING
@@ -52,7 +53,7 @@ def check_ceilings(parameters: "Parameters") -> None:
 
 
 def check_components(parameters: "Parameters") -> None:
-    """Raise ParametersRefused if the round has more than `MOST_COMPONENTS` noise components."""
+    """Raise ParametersRefused if the noise plans of all variances have more than `MOST_COMPONENTS` components."""
     each = 1 + (parameters.tolerance if parameters.scheme == Scheme.EXACT.value else 1)
     components = each * len({*parameters.variances.values()})
     if components > MOST_COMPONENTS:
@@ -60,6 +61,6 @@ def check_components(parameters: "Parameters") -> None:
 
 
 def check_places(places: int) -> None:
-    """Raise ParametersRefused if the noise tables of the round have more than `MOST_PLACES` entries."""
+    """Raise ParametersRefused if `places`, the number of entries in a round's noise tables, is above `MOST_PLACES`."""
     if places > MOST_PLACES:
         raise ParametersRefused(f"the noise tables of a round have at most {MOST_PLACES} places: lower the scale")

@@ -1,9 +1,10 @@
 """Distributed noise: clients add noise to their inputs, and the server removes the excess noise from the sum.
 
-The seeds of the noise are secrets that the summing protocol's client issues: the base component comes from a private
-secret, removable components from deposited ones.  Given the survivors, the noise plan says which components are *due*
-for removal.  The protocol returns their seeds with the sum, and the server subtracts the noise of these seeds.  Summing
-protocols do not know that the secrets are seeds.
+The noise is drawn from seeds, which are secrets of the summing protocol's client (`protocols.escrow`).  The seed of the
+base component is a *private* secret, which never leaves the client.  The seeds of removable components are *deposited*:
+the protocol can release them to the server.  Once the survivors are known, the noise plan says which components are
+*due* for removal.  The protocol returns the seeds of these components with the sum, and the server subtracts their
+noise.  A summing protocol does not know that the secrets are seeds.
 """
 
 import secrets
@@ -27,17 +28,17 @@ from dordis.protocols.vector_backend import LOCAL, Vectors
 
 @dataclass(frozen=True, eq=False)
 class NoisyInput:
-    """A client's encoded update; the noise of a chunk is added when that chunk is requested."""
+    """A client's encoded update, to which `chunk` adds the client's noise, one chunk at a time."""
 
     vector: Vector = field(repr=False)
     law: NoiseLaw = SKELLAM
 
     def check(self, parameters: Parameters) -> None:
-        """Raise ParametersRefused unless the noise tables that this program builds hash to the agreed value."""
+        """Raise ParametersRefused unless this program's noise tables have the hash that the parameters state."""
         check_tables(parameters, self.law)
 
     def chunk(self, parameters: Parameters, chunk: int, issued: IssuedSecrets) -> Vector:
-        """Return a copy of a chunk of the update with all its noise, modulo 2^32."""
+        """Return one chunk of the update plus all noise of the client in this chunk, modulo 2^32."""
         noisy = np.array(self.vector[parameters.chunks[chunk]])
         for seed, variance in noise_components(parameters, chunk, issued):
             self.law.add(noisy, seed, variance)
@@ -51,7 +52,7 @@ def noise_components(parameters: Parameters, chunk: int, issued: IssuedSecrets) 
 
 
 def client_noise(parameters: Parameters, chunk: int, issued: IssuedSecrets, law: NoiseLaw = SKELLAM) -> list[Vector]:
-    """Return the noise that one client adds to a chunk, component by component, the base component first."""
+    """Return the noise that one client adds to a chunk: a vector for each component, the base component first."""
     span, drawn = parameters.chunks[chunk], []
     for seed, variance in noise_components(parameters, chunk, issued):
         drawn.append(np.zeros(span.stop - span.start, np.uint32))
@@ -69,7 +70,8 @@ class ChunkOutput:
     left: Fraction
     """Variance of the noise in the sum."""
     charged: Fraction
-    """Variance of the noise that counts for privacy: all but noise that colluders know and noise due for removal."""
+    """Variance of the noise that counts for privacy: not the noise that T_C colluders may know, nor noise that was due
+    for removal."""
     stayed: Due = field(default_factory=dict)
     """Noise components that were due for removal and could not be removed: they are still in the sum."""
     named: frozenset[ClientId] = frozenset()
@@ -88,7 +90,7 @@ class ChunkOutput:
         named: frozenset[ClientId] = frozenset(),
         signatures: Mapping[ClientId, bytes] | None = None,
     ) -> "ChunkOutput":
-        """Return the output of a chunk, with the variances that its noise plan gives for `survivors` and `stayed`."""
+        """Return the output of a chunk; its noise plan gives the variances for these `survivors` and `stayed`."""
         plan, lots = parameters.plans[chunk], removal_context(parameters.round, chunk, parameters.digest)
         left, charged = plan.variance_left(survivors, lots, stayed), plan.charged_variance(survivors, lots)
         return cls(total, survivors, left, charged, stayed, named, signatures or {})
@@ -97,7 +99,7 @@ class ChunkOutput:
 def remove_noise(
     parameters: Parameters, chunk: int, summed: ChunkSum, law: NoiseLaw = SKELLAM, vectors: Vectors = LOCAL
 ) -> ChunkOutput:
-    """Subtract the noise of all released seeds from the sum of a chunk, in place; return the chunk's output."""
+    """Subtract the noise of all released seeds from `summed.total`, in place; return the chunk's output."""
     removable = parameters.plans[chunk].removable
     released = [(seed, removable[k]) for seeds in summed.released.values() for k, seed in seeds.items()]
     vectors.remove_noise(summed.total, released, law.add)
@@ -116,7 +118,7 @@ def unreleased(due: Due, released: Mapping[ClientId, Mapping[int, bytes]]) -> Du
 
 
 class PrivateChunk(ProtocolServer[ChunkOutput]):
-    """The steps of a summing protocol for one chunk, then the removal of excess noise from the sum of the chunk."""
+    """The server's steps for one chunk: those of the summing protocol, then the removal of excess noise."""
 
     def __init__(
         self,
@@ -162,16 +164,16 @@ class PrivateServer(ChunkedServer[ChunkOutput]):
 
 @dataclass(frozen=True)
 class OneDraw:
-    """Draws all noise left in a sum at once, for ideal fidelity, where one program plays all parties.
+    """Adds all noise that is left in a sum at once, for ideal fidelity, where one program plays all parties.
 
-    Independent noises of one `NoiseLaw` add up to noise of the same law, and their variances add up.  So one draw of
-    the summed variance has the same distribution as the noise of all clients together.
+    Independent noises of one `NoiseLaw` add up to noise of the same law, and their variances add up.  So noise drawn
+    with the summed variance has the same distribution as the noise of all clients together.
     """
 
     entropy: Entropy = secrets.token_bytes
 
     def add(self, parameters: Parameters, output: ChunkOutput, law: NoiseLaw = SKELLAM) -> None:
-        """Add noise of variance `output.left` to the sum in the output, in place."""
+        """Add noise of variance `output.left` to `output.total`, in place."""
         for variance in split_variance(output.left):
             law.add(output.total, self.entropy(SEED_BYTES), variance)
         np.bitwise_and(output.total, np.uint32(2**parameters.bits - 1), out=output.total)

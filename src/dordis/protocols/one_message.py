@@ -1,8 +1,8 @@
-"""Building blocks of protocols in which a client sends one message: helpers' keys, boxes, client, set-up, prediction.
+"""Building blocks of protocols in which each client sends one message, and helpers let the server unmask the sum.
 
-A box is a secret that a client encrypts to one helper.  In these protocols the parameters of a round list the helpers
-and no clients.  The server publishes the parameters (`ArrivalSetup`), each arriving client answers once
-(`OneMessageClient`), and then helpers let the server unmask the sum, in a way that each protocol defines.
+A helper is a party without data, and a *box* is a secret that a client encrypts to one helper.  In these protocols the
+parameters of a round list the helpers and no clients.  The server publishes the parameters (`ArrivalSetup`), and each
+arriving client answers once (`OneMessageClient`).  Each protocol defines how the helpers then unmask the sum.
 """
 
 from abc import abstractmethod
@@ -42,7 +42,7 @@ class ShowKey(Message, frozen=True):
 
 
 class HelperParameters(Parameters, frozen=True, dict=True, kw_only=True):
-    """The common part of the parameters, and the public key of every helper for this round."""
+    """The parameters that all protocols have, and the public key of every helper for this round."""
 
     helpers: dict[int, bytes]
 
@@ -52,13 +52,13 @@ class HelperParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
 
 def agree_with_helpers(common: Parameters, roster: Roster) -> HelperParameters:
-    """Return unchecked parameters: the common part, and the keys of the helpers that answered `ShowKey`."""
+    """Return the parameters of a round, unchecked: `common`, and the keys of the helpers that answered `ShowKey`."""
     shown = {int(h): reply.key for h, reply in roster.introductions.items() if isinstance(reply, HelperKey)}
     return extend(common, HelperParameters, helpers=dict(sorted(shown.items())))
 
 
 class BoxedContribution(Message, frozen=True):
-    """A client's packed masked input, its boxes by helper, and the fresh public key that helpers need to open them."""
+    """A client's masked input, packed, its boxes by helper, and the fresh public key with which helpers open them."""
 
     bulk: ClassVar = "vector"
     key: bytes
@@ -75,7 +75,10 @@ def seal_boxes(
     entropy: Entropy,
     use: str = "box",
 ) -> tuple[bytes, dict[int, bytes]]:
-    """Encrypt one secret to each helper in `keys`; return the client's fresh public key, and the boxes by helper."""
+    """Encrypt one secret to each helper in `keys`; return the client's fresh public key, and the boxes by helper.
+
+    `keys` has the helpers' public keys.  `use` names the kind of box; `open_box` needs the same `use`.
+    """
     private = suite.agreement.generate(entropy)
     public = suite.agreement.public_key(private)
     boxes = {
@@ -101,9 +104,10 @@ def open_box(
     own: bytes = b"",
     use: str = "box",
 ) -> bytes:
-    """Return the secret in a client's box for this helper; `key` is the client's public key, `own` the helper's.
+    """Return the secret in a client's box for this helper; `private` is the helper's private key.
 
-    Raise CryptoError if the box was altered, or was not made by this client, for this helper and this round.
+    `key` is the client's public key, and `own` the helper's (computed if omitted).  Raise CryptoError if the box was
+    altered, or was not made by this client, for this helper, round and `use`.
     """
     own = own or suite.agreement.public_key(private)
     shared = suite.agreement.agree(private, key)
@@ -168,7 +172,7 @@ def check_arrived(parameters: Parameters, stage: str, arrived: Collection[Client
 
 
 class ArrivalSetup(SummingSetup):
-    """The server's set-up, which publishes the opening and adds up the contributions of arriving clients."""
+    """The server's set-up: it publishes the opening, a request to any client, and adds up clients' contributions."""
 
     def __init__(self, opening: Opening, helpers: Collection[int]) -> None:
         self.parameters, self._opening, self._helpers = opening.parameters, opening, frozenset(helpers)

@@ -1,4 +1,4 @@
-"""The parameters of a round: the values that are hashed, and the rules that they must keep.
+"""The parameters of a round, on whose hash all parties agree, and the rules that the parameters must keep.
 
 `Parameters` has the fields of all summing protocols: round, client counts, ring, chunks, noise, encoding, model.  A
 protocol adds fields in a subclass: `cohort.CohortParameters`, for example, adds the list of clients U.  The server
@@ -39,7 +39,7 @@ LARGEST_ID, WORD = 2**63 - 1, 8
 Known = TypeVar("Known")
 
 Variances = Annotated[dict[int, str], Meta(max_length=limits.MOST_CHUNKS)]
-"""Noise variances by chunk; a map with more than `MOST_CHUNKS` entries is refused unread."""
+"""Noise variances by chunk; a map with more than `MOST_CHUNKS` entries is refused before it is decoded."""
 
 
 class Projection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,7 +57,7 @@ class Projection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Encoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How updates become ring vectors; summing protocols do not read it, but all clients agree on it.
+    """How updates become vectors of integers modulo 2^b; all clients agree on it, summing protocols do not read it.
 
     `noise` describes the mechanism's own noise (`Mechanism.noise`), which no `NoisePlan` contains; left out if none.
     """
@@ -90,16 +90,16 @@ class Assistance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     helpers: tuple[int, ...]
     faulty: int
     no_base: bool = False
-    """Whether more than `faulty` helpers, colluding with the server, could see an update without noise."""
+    """Whether more than `faulty` helpers could, together with the server, see an update without noise."""
 
 
 class Parameters(Message, frozen=True, dict=True, kw_only=True):
-    """The common part of the parameters of one round; `ends` has the end of each chunk, in words of eight bytes.
+    """The parameters of one round that all summing protocols have; protocols add their own in subclasses.
 
-    `round` is the run id followed by the round's index.  A sum is over `n_min` to `n_max` clients; `colluders` is T_C.
-    `variances` maps each chunk to its noise variance sigma*^2, written as a fraction.  `scheme`, `fraction` and
-    `reserve` are the same in the `NoisePlan`s of all chunks; `tables` is the hash of the noise tables.  With open
-    arrival, `participations` is the largest number of rounds in which a client may take part; every client enforces it.
+    `round` is the run id, then the round's index.  A sum is over `n_min` to `n_max` clients; `colluders` is T_C.  In
+    `ends` is the end of each chunk, in words of eight bytes.  `variances` maps each chunk to sigma*^2, its planned noise
+    variance, written as a fraction.  `scheme`, `fraction` and `reserve` are fields of all chunks' `NoisePlan`s; `tables`
+    is the hash of the noise tables.  With open arrival a client may take part in at most `participations` rounds.
     """
 
     mode: str
@@ -131,7 +131,7 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
 
     @property
     def cohort(self) -> int:
-        """Return the number of clients that a client hides among: |U|, or n_min if there is no list U."""
+        """Return the size of U, or n_min if no list of clients is fixed before the sum."""
         return self.n_min
 
     @property
@@ -141,7 +141,7 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
 
     @property
     def quorum_fraction(self) -> Fraction | None:
-        """Return the least fraction of U that must answer every stage; None if clients answer only once."""
+        """Return the least fraction of the clients U that must answer every stage; None if clients answer only once."""
         return None
 
     @property
@@ -165,7 +165,7 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
         return ()
 
     def check_own(self) -> None:
-        """Raise ParametersRefused if the fields that a protocol adds break a rule; `Parameters` adds no fields."""
+        """Raise ParametersRefused if a field that a protocol's subclass adds breaks a rule."""
 
     @property
     def run(self) -> bytes:
@@ -215,16 +215,16 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
         return tuple(plans[self.variances[chunk]] for chunk in range(len(self.chunks)))
 
     def escrow(self, chunk: int) -> Escrow:
-        """Return the escrow of a chunk: its number of noise seeds, and the rule that names the seeds to release."""
+        """Return the escrow of a chunk: how many noise seeds a client has, and the rule by which seeds are released."""
         plan = self.plans[chunk]
         return Escrow(len(plan.base), len(plan.removable), partial(self.due, chunk))
 
     def due(self, chunk: int, survivors: Collection[ClientId]) -> Due:
-        """Return, for each client in the sum, its removable noise components that are due for removal."""
+        """Return, for each of the survivors, the indices of its removable noise components that are due for removal."""
         return self.plans[chunk].due_components(survivors, removal_context(self.round, chunk, self.digest))
 
     def once(self, key: Hashable, compute: Callable[[], Known]) -> Known:
-        """Return `compute()`, cached under `key`; clients share this object and its cache at ideal fidelity only."""
+        """Return `compute()`, cached under `key`; at ideal fidelity all simulated clients share the cache."""
         known: dict[Hashable, Known] = self.__dict__.setdefault("_known", {})
         if key not in known:
             known[key] = compute()
@@ -253,9 +253,9 @@ def common_part(
     beacon: bytes = b"",
     participations: int | UnsetType = UNSET,
 ) -> Parameters:
-    """Return the common part of a round's parameters, unchecked, with defaults for omitted values.
+    """Return the parameters that all summing protocols have, unchecked, with defaults for omitted values.
 
-    The default scheme is `single` if variances are given, else there is no noise.
+    The default scheme is `single` if variances are given; without variances there is no noise.
     """
     if scheme is None:
         scheme = Scheme.NONE if variances is None else Scheme.SINGLE
@@ -281,7 +281,7 @@ def common_part(
 
 
 def extend(common: Parameters, kind: type[Kind], **own: Any) -> Kind:
-    """Return parameters of class `kind`: the fields of `common`, and the fields `own` that the protocol adds."""
+    """Return parameters of class `kind`, with the fields of `common` and the fields `own`, which the class adds."""
     return kind(**{name: getattr(common, name) for name in Parameters.__struct_fields__}, **own)
 
 
@@ -298,7 +298,7 @@ def check_tables(parameters: Parameters, law: NoiseLaw = SKELLAM) -> None:
 
 
 def check_rules(parameters: Parameters) -> None:
-    """Raise ParametersRefused if parameters break a rule; the server checks at configuration, clients at set-up."""
+    """Raise ParametersRefused if a rule is broken; the server checks when it configures a round, clients at set-up."""
     check_ceilings(parameters)
     check_identity(parameters)
     parameters.check_own()
@@ -328,7 +328,7 @@ def check_vector(parameters: Parameters) -> None:
 
 
 def check_further(parameters: Parameters) -> None:
-    """Raise ParametersRefused unless each further release is bounded and has a chunk, after the update's chunks."""
+    """Raise ParametersRefused unless each further release is bounded, and has one chunk, after those of the update."""
     further = parameters.encoding.further_releases
     if len({release.name for release in further}) < len(further) or parameters.encoding.bit < 0:
         raise ParametersRefused("further releases have different names, and the clipping bit a scale of 0 or more")
@@ -364,7 +364,7 @@ def check_projection(parameters: Parameters) -> None:
 
 
 def check_noise(parameters: Parameters) -> None:
-    """Raise ParametersRefused unless every chunk has a valid noise plan."""
+    """Raise ParametersRefused unless every chunk has a valid noise plan, and the noise tables are not too large."""
     if parameters.scheme not in {scheme.value for scheme in Scheme}:
         raise ParametersRefused(f"there is no noise scheme '{parameters.scheme}'")
     if sorted(parameters.variances) != list(range(len(parameters.chunks))):
@@ -377,7 +377,7 @@ def check_noise(parameters: Parameters) -> None:
 
 
 def table_hash(parameters: Parameters, law: NoiseLaw = SKELLAM) -> bytes:
-    """Return the hash of all noise tables that the round uses, in the order of chunks and components."""
+    """Return the hash of the noise tables of all chunks and components, in this order."""
     distinct = set(parameters.plans)
     plans = {plan: b"".join(law.digest(v) for v in (*plan.base, *plan.removable)) for plan in distinct}
     return hashlib.sha256(b"dordis/v1/tables" + b"".join(plans[plan] for plan in parameters.plans)).digest()
@@ -396,5 +396,5 @@ def _word(number: int, order: Literal["little", "big"]) -> bytes:
 
 
 def unpack_words(words: bytes) -> tuple[int, ...]:
-    """Return numbers from little-endian words of eight bytes; up to seven bytes at the end are ignored."""
+    """Return the numbers in little-endian words of eight bytes; excess bytes at the end (up to seven) are ignored."""
     return tuple(np.frombuffer(words[: len(words) // WORD * WORD], "<u8").tolist())

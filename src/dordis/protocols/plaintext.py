@@ -1,7 +1,7 @@
 """The plaintext protocol: a template for authors of protocols, and an oracle for tests of SecAgg.
 
-Clients send their inputs without masks.  Then they disclose the deposited secrets that are due for release: those that
-the rule of the escrow names, given the survivors.  The protocol protects nobody.
+Clients send their inputs without masks.  Then the survivors disclose those of their deposited secrets that are *due*:
+the rule of the escrow (`protocols.escrow`) releases them.  The protocol protects nobody.
 """
 
 import secrets
@@ -64,14 +64,14 @@ class Contribute(Message, frozen=True):
 
 
 class Disclosure(Message, frozen=True):
-    """The client's deposited secrets that are due for release, by index."""
+    """Those of the client's deposited secrets that the escrow's rule releases, by index."""
 
     chunk: int
     seeds: dict[int, bytes]
 
 
 class Disclose(Message, frozen=True):
-    """Per chunk: disclose the secrets that are due for release, given the survivors, U3."""
+    """Per chunk: disclose those of your deposited secrets that the escrow's rule releases for U3, the survivors."""
 
     reply: ClassVar = Disclosure
     discloses: ClassVar = True
@@ -86,7 +86,10 @@ class PlaintextState(CohortState):
 
 
 class PlaintextClient(SummingClient[PlaintextState]):
-    """A client that sends its input; tests pass `issued` secrets, to run two protocols with the same secrets."""
+    """A client that sends its input without a mask.
+
+    Tests pass the secrets of each chunk as `issued`, to run two protocols with the same secrets.
+    """
 
     def __init__(
         self,
@@ -133,7 +136,10 @@ class PlaintextClient(SummingClient[PlaintextState]):
         return self.state.issued[chunk]
 
     def disclose(self, request: Disclose) -> Disclosure:
-        """Return this client's secrets that are due for release; raise ProtocolError if the client is not in U3."""
+        """Return those of this client's deposited secrets that the escrow's rule releases for U3, the survivors.
+
+        Raise ProtocolError if the client is not in U3.
+        """
         survivors = self._parameters.unpack(request.survivors)
         due = self._parameters.escrow(request.chunk).releases(survivors)
         if self.me not in due:
@@ -147,7 +153,7 @@ PLAIN_BITS = 32
 
 
 class PlaintextSetup(SummingSetup):
-    """The set-up: it sends the parameters to all clients, once a round."""
+    """The server's set-up, once a round: it sends the parameters to all clients."""
 
     def __init__(self, parameters: CohortParameters, proofs: Mapping[ClientId, bytes]) -> None:
         self.parameters = parameters
@@ -168,8 +174,8 @@ class PlaintextSetup(SummingSetup):
 class PlaintextChunk(SummingChunk):
     """The server's part in one chunk.
 
-    Secrets in `withheld` are not released although they are due, so that a test can compare the sum with the sum of a
-    protocol that lost these secrets.
+    Secrets in `withheld` are not released, although the escrow's rule releases them.  So a test can compare the sum
+    with that of a protocol in which the same secrets could not be recovered.
     """
 
     def __init__(self, setup: PlaintextSetup, chunk: int, withheld: Releases) -> None:
@@ -202,7 +208,7 @@ class PlaintextChunk(SummingChunk):
         inputs.add(u, reply.vector)
 
     def release_secrets(self) -> Flow:
-        """Ask the survivors for their secrets that are due for release; secrets of silent survivors stay missing."""
+        """Ask each survivor for those of its secrets that the escrow's rule releases; some may stay missing."""
         due = self.parameters.escrow(self.chunk).releases(self.u3)
         replies = yield dict.fromkeys(self.u3, Disclose(self.chunk, self.parameters.pack(self.u3)))
         told = collect(self.u3, Disclosure, replies, lambda u, reply: self._checked_secrets(reply, due[u]))
@@ -216,7 +222,7 @@ class PlaintextChunk(SummingChunk):
 
 
 class PlaintextServer(SummingServer):
-    """The plaintext server for one round; `withheld` has, by chunk, due secrets that it does not release, for tests."""
+    """The plaintext server for one round; tests pass in `withheld`, by chunk, secrets that it must not release."""
 
     def __init__(
         self,
@@ -239,7 +245,7 @@ _BEGIN, _CONTRIBUTE, _DISCLOSE = (request.__name__ for request in REQUESTS)
 
 @dataclass(frozen=True)
 class PlaintextPrediction:
-    """The outcome of one plaintext round in which dropouts happen at the stages that `leaving` states."""
+    """The outcome of one plaintext round; `leaving` has, for each dropout, the first request without its answer."""
 
     parameters: CohortParameters
     leaving: Leaving
@@ -257,7 +263,7 @@ class PlaintextPrediction:
         """Raise nothing: the round goes on without the secrets that clients do not disclose."""
 
     def unreleased(self, due: Releases) -> Releases:
-        """Return the due secrets of the survivors that leave before they disclose them."""
+        """Return those secrets in `due` whose owner leaves before it discloses them."""
         return {u: ks for u, ks in due.items() if ks and self.leaving.get(ClientId(u)) == _DISCLOSE}
 
     def _answering(self, *stages: str) -> tuple[ClientId, ...]:

@@ -37,11 +37,11 @@ from dordis.protocols.vector_backend import LOCAL, Vectors
 
 Proof = Annotated[bytes, Meta(max_length=LONGEST_PROOF)]
 Proofs = Annotated[dict[int, Proof], Meta(max_length=MOST_CLIENTS)]
-"""The clients' proofs of selection, by client; a map with more than `MOST_CLIENTS` entries is refused unread."""
+"""The clients' proofs of selection, by client; a map of more than `MOST_CLIENTS` is refused before it is decoded."""
 
 
 class Opening(Message, frozen=True):
-    """The first request of a protocol: the parameters, and the clients' proofs of selection, if there are any."""
+    """The first request of a protocol to clients: the parameters, and the clients' proofs of selection, if any."""
 
     longest: ClassVar = LONGEST_OPENING
     parameters: Parameters
@@ -63,7 +63,7 @@ def helper_keys(registry: Mapping[ClientId, bytes]) -> Mapping[ClientId, bytes]:
 
 @dataclass(frozen=True)
 class Roster:
-    """The parties of a round; a protocol computes its own fields of the parameters from them."""
+    """The parties of a round, from which a protocol computes the fields that it adds to the common parameters."""
 
     clients: tuple[ClientId, ...] = ()
     """U, the clients of the round; empty if clients arrive after the parameters are fixed."""
@@ -83,7 +83,7 @@ class ChunkSum:
     """The sum modulo 2^32; only the low b bits are valid, where 2^b is the size of the ring."""
     survivors: tuple[ClientId, ...]
     released: Mapping[ClientId, Mapping[int, bytes]] = field(default_factory=dict, repr=False)
-    """For each client its released secrets by index; a secret that could not be recovered is missing."""
+    """For each client those of its deposited secrets that the server received, by index; lost ones are missing."""
     named: frozenset[ClientId] = frozenset()
     """Clients that provably lied; the sum is right nevertheless."""
     signatures: Mapping[ClientId, bytes] = field(default_factory=dict, repr=False)
@@ -91,17 +91,17 @@ class ChunkSum:
 
 
 class SumInput(Protocol):
-    """A client's input to the sum; the input to a chunk depends also on the secrets that the client issued for it."""
+    """A client's input to the sum; the input to a chunk may depend on the client's secrets for this chunk."""
 
     @property
     def vector(self) -> Vector:
         """Return the whole encoded vector, over Z_{2^b}."""
 
     def check(self, parameters: Parameters) -> None:
-        """Raise if this input cannot be computed under the parameters; call it last, because it may take seconds."""
+        """Raise if this input does not fit the parameters; call this after all other checks: it may take seconds."""
 
     def chunk(self, parameters: Parameters, chunk: int, issued: IssuedSecrets) -> Vector:
-        """Return a new array with the input to one chunk, modulo 2^32."""
+        """Return a new array with the input to one chunk, modulo 2^32; `issued` are the client's secrets for it."""
 
 
 ChunkResult = TypeVar("ChunkResult")
@@ -110,7 +110,7 @@ VerifyClient = Callable[[int, ClientId, bytes], None]
 
 
 def accept_any_client(index: int, client: ClientId, proof: bytes) -> None:
-    """Accept every client: with open arrival no client is selected."""
+    """Accept every client, for rounds with open arrival, in which any registered client may take part."""
 
 
 Reply = TypeVar("Reply", bound=Message)
@@ -124,7 +124,10 @@ def collect(
     check: Callable[[ClientId, Reply], Parsed],
     liars: set[ClientId] | None = None,
 ) -> dict[ClientId, Parsed]:
-    """Return, by client, the result of `check` on the reply; add to `liars` each client whose reply is refused."""
+    """Return, by client, the result of `check` on the client's reply, for the clients in `asked`.
+
+    A reply of another class than `kind`, or one that `check` refuses, is left out, and its sender added to `liars`.
+    """
     accepted: dict[ClientId, Parsed] = {}
     for u, reply in replies:
         if u in accepted or u not in asked:
@@ -142,7 +145,7 @@ def catch(u: ClientId, liars: set[ClientId]) -> None:
 
 
 def of_kind(kind: type[Reply], reply: Message) -> Reply:
-    """Return a reply of the expected kind; raise MalformedMessage for any other kind."""
+    """Return `reply` if it is of the class `kind`; otherwise raise MalformedMessage."""
     if not isinstance(reply, kind):
         raise MalformedMessage(f"this is a {type(reply).__name__}, not a {kind.__name__}")
     return reply
@@ -163,14 +166,14 @@ class SummingSetup(ProtocolServer[None]):
     run_colluders: int | None = None
     """Largest number of clients that may collude over all rounds of a run; if None, T_C of the round is used."""
     standing: Any = None
-    """The server's record of the parties over the run's rounds so far, such as complaints; None: no record is kept."""
+    """What the server remembers about the parties from round to round, such as complaints; None: nothing."""
 
     def output(self) -> None:
-        """Return nothing: chunks read the attributes of the set-up."""
+        """Return nothing: the chunks' servers read the results from attributes of the set-up."""
 
 
 class SummingChunk(ProtocolServer[ChunkSum]):
-    """The server's part in one chunk: it sums the inputs and obtains the deposited secrets that the escrow releases."""
+    """The server's part in one chunk: it sums the inputs, and obtains the secrets that the escrow's rule releases."""
 
     u3: tuple[ClientId, ...] = ()
     """The survivors, U3: the clients whose input is in the sum; empty until the uploads have ended."""
@@ -250,7 +253,7 @@ class SummingClient(ProtocolClient[Remembered]):
 
     @abstractmethod
     def issued(self, chunk: int) -> IssuedSecrets:
-        """Return the secrets that this client issued for a chunk; the input to the chunk is computed with them."""
+        """Return this client's secrets for a chunk; the input to the chunk is computed with them (`SumInput.chunk`)."""
 
     def close(self) -> None:
         """Leave the round; erase this client's secrets and its input."""
@@ -319,7 +322,7 @@ class Prediction(Protocol):
         """Raise if the round fails after the request that lets the server unmask the sum."""
 
     def unreleased(self, due: Releases) -> Releases:
-        """Return which secrets the server cannot recover, out of `due`, the secrets that the escrow's rule releases."""
+        """Return the secrets in `due`, those that the escrow's rule releases, that the server cannot recover."""
 
 
 @dataclass(frozen=True)
@@ -327,8 +330,8 @@ class SummingProtocol:
     """A summing protocol: factories of server, client and helper, requests in stage order, parameters, threat models.
 
     If a protocol has `helpers`, `helper` makes a helper, and `introduces` makes from the round id the request that each
-    helper answers before the parameters are fixed.  The cohort is U, a list of clients.  A protocol without a cohort
-    fixes its parameters before any client is asked, admits arriving clients (`OpenCall`), and has no `predict`.
+    helper answers before the parameters are fixed.  Most protocols have a cohort: U, a list of clients that is fixed
+    before the sum.  A protocol without a cohort admits arriving clients (`OpenCall`), and has no `predict`.
     """
 
     name: str
@@ -357,7 +360,7 @@ class SummingProtocol:
     strategies: frozenset[str] | None = None
     """The noise strategies with which the protocol can be run; None: all."""
     configure: "Callable[[SummingProtocol, Mapping[str, Any], str], SummingProtocol] | None" = None
-    """Returns the protocol for given `protocol.options` and a mode; None if the protocol has no options."""
+    """Returns the given protocol with the settings `protocol.options`, in a mode; None if it has no options."""
     verifies_selection: bool = False
     """Whether each contribution proves that its client was selected, and helpers verify the proof.  A protocol without
     a cohort that does not verify the selection supports open arrival only."""

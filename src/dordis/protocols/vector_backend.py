@@ -1,4 +1,4 @@
-"""The server's computations on whole vectors: sums of uploads, masks and noise, in this process or in workers."""
+"""The server's computations on whole vectors: it adds uploads, removes masks, and subtracts noise."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -25,20 +25,20 @@ class Accumulator:
         self._clients: list[ClientId] = []
 
     def add(self, u: ClientId, packed: Packed) -> None:
-        """Check the whole upload of client u, then add it; a refused upload leaves the sum unchanged."""
+        """Add the packed upload of client `u` to the sum; raise InputError, without adding, if it is malformed."""
         add_packed(self._total, packed, self._bits)
         self._clients.append(u)
 
     def close(self) -> tuple[Vector, Collection[ClientId]]:
-        """Return the sum, modulo 2^32, and the clients whose uploads are in it."""
+        """Return the sum, modulo 2^32, and the clients whose uploads are in the sum."""
         return self._total, self._clients
 
 
 @dataclass
 class Vectors:
-    """The server's computations in this process; `threads` threads expand masks.
+    """The server's computations on whole vectors, in this process; `threads` is the number of threads for masks.
 
-    A subclass may compute in workers instead, with the same results.
+    A subclass may compute in worker processes instead, with the same results.
     """
 
     threads: int = 1
@@ -50,11 +50,11 @@ class Vectors:
     def add_masks(
         self, suite: Suite, total: Vector, added: Sequence[Any], subtracted: Sequence[Any], bits: int
     ) -> None:
-        """Add the masks in `added` to the total and subtract those in `subtracted`, in place, modulo 2^bits."""
+        """Add masks to `total` and subtract others, in place, modulo 2^bits; masks are given as keystreams."""
         suite.prg.add_masks(total, added, subtracted, bits, threads=self.threads)
 
     def remove_noise(self, total: Vector, released: Released, add: AddNoise) -> None:
-        """Subtract the noise of all released seeds from the total, in place, modulo 2^32; `add` draws the noise."""
+        """Subtract the noise of all released seeds from `total`, in place, modulo 2^32; `add` draws the noise."""
         for seed, variance in released:
             add(total, seed, variance, subtract=True)
 
