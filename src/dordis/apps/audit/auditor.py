@@ -40,8 +40,8 @@ from dordis.simulation.run import home_of_clients, single_round
 class KnownNoise:
     """A recorder of rounds: it records their parameters, the clients' inputs and the colluders' noise.
 
-    Run the rounds with the attribute `protocol`: the given protocol, extended by the recording.  Pass `watch` to each
-    round: this method asks the colluders for their noise before they erase the seeds of the noise.
+    Run the rounds with `KnownNoise.protocol`, which does the same as the given `protocol` and records parameters and
+    inputs.  Pass the method `watch` to each round: it computes the colluders' noise before they erase the seeds.
     """
 
     def __init__(self, protocol: SummingProtocol, colluders: Collection[ClientId], law: NoiseLaw = SKELLAM) -> None:
@@ -72,7 +72,7 @@ class KnownNoise:
         return machine
 
     def watch(self, event: WatchEvent) -> None:
-        """Ask the colluders for their noise when the stage of the uploads begins."""
+        """Record the colluders' noise when the stage begins in which clients upload."""
         if isinstance(event, StageBegan) and event.stage == self._upload and not self._noise:
             chunks = range(len(self.parameters.chunks))
             issued = {u: machine.issued for u, machine in self._machines.items()}
@@ -82,13 +82,16 @@ class KnownNoise:
 
     @property
     def parameters(self) -> Parameters:
-        """Return the parameters of the last round."""
+        """Return the parameters of the last round; raise InputError if no round has begun."""
         if self._parameters is None:
             raise InputError("no round has begun")
         return self._parameters
 
     def measure_chunk(self, chunk: int, output: ChunkOutput) -> "ChunkNoise":
-        """Return the noise in the sum of a chunk: all of it, and the part that the colluders do not know."""
+        """Return the noise in the sum of a chunk of the last round: all noise, and the part unknown to the colluders.
+
+        `output` is the server's output for this chunk.
+        """
         span = self.parameters.chunks[chunk]
         inputs = (self._inputs[u][span] for u in output.survivors)
         known = np.zeros(span.stop - span.start, np.uint32)
@@ -108,10 +111,10 @@ class KnownNoise:
 
 @dataclass(frozen=True, eq=False)
 class ChunkNoise:
-    """The noise that was measured in the sum of one chunk.
+    """The noise that was measured in the sum of one chunk, modulo 2^bits.
 
     `noise` is all noise in the sum, and `hidden` the part of it that the colluders do not know.  `output` is the output
-    of the chunk after the colluders' noise was subtracted from the sum.
+    of the round for this chunk, with the colluders' noise subtracted from the sum.
     """
 
     output: ChunkOutput
@@ -120,7 +123,7 @@ class ChunkNoise:
 
 
 LEVEL = 1e-4
-"""The largest probability that correct noise fails one or more of the three tests of variance of an audit."""
+"""Largest probability that an audit reports a wrong variance although the noise is correct; it makes three tests."""
 _TESTS = 3
 LEAST_DIM = 1024
 """Least number of coordinates of an update in toy designs: enough noise samples to detect a variance that is wrong by a
@@ -143,7 +146,7 @@ class FixedDropout(Dropout):
 
     @classmethod
     def from_protocol(cls, protocol: SummingProtocol, dropped: int, late: int) -> "FixedDropout":
-        """Return the dropout for rounds of a protocol, with the names that this protocol gives to the two requests."""
+        """Return the dropout for rounds of a protocol, with this protocol's names of the upload and the disclosure."""
         disclosure = next(request.__name__ for request in protocol.requests if request.discloses)
         return cls(dropped, late, protocol.stages[protocol.upload], disclosure)
 
@@ -157,11 +160,11 @@ class FixedDropout(Dropout):
 class Audit:
     """The result of an audit: measurements of the audited rounds, and the findings that follow from them.
 
-    `canaries` is the outcome of the attack.  `noise` compares all noise in the sums with the variance that the rounds
-    state.  `hidden` compares the noise that the colluders do not know with the charged variance, from which the ledger
-    computes the privacy cost.  `counted` is the smallest charged variance of all rounds, divided by the variance that
-    the plan needs.  The planned epsilon does not hold if `counted` is below 1.  `level` is the error probability of the
-    tests (`LEVEL`).
+    `canaries` is the outcome of the attack.  `noise` compares the variance of all noise in the sums with the variance
+    that the rounds state.  `hidden` compares the variance of the noise that the colluders do not know with the charged
+    variance, from which the ledger computes the privacy cost.  `counted` is the smallest charged variance of a round,
+    divided by the variance that the plan needs.  The planned epsilon does not hold if `counted` is below 1.  `level`
+    is the error probability of the tests (`LEVEL`).
     """
 
     canaries: GuessOutcome
@@ -200,7 +203,10 @@ def toy_design(
     strategy: XNoise | None = None,
     protocol: SummingProtocol = SECAGG,
 ) -> RoundPlan:
-    """Plan a small run for `audit`: all clients take part in every round, and each client has its own coordinate."""
+    """Return the plan of a small run for `audit`: all clients take part in every round.
+
+    An update has at least as many coordinates as there are clients, so that each client has a coordinate of its own.
+    """
     everyone = ParticipationSchedule(clients, clients, rounds)
     dim = max(LEAST_DIM, clients)
     setting = Setting(everyone, dim=dim, delta=delta, colluders=colluders, sparse=protocol.sparse)
@@ -218,9 +224,10 @@ def toy_record_design(
     strategy: XNoise | None = None,
     protocol: SummingProtocol = SECAGG,
 ) -> RoundPlan:
-    """Plan a small run for `audit_records`, with records as the unit of privacy.
+    """Return the plan of a small run for `audit_records`, with records as the unit of privacy.
 
-    Each client has `records` records, and each record has its own coordinate.
+    Each client has `records` records, and each record has a coordinate of its own.  `sampling` is the probability with
+    which a record is in a round.
     """
     sampled = RecordSampling(sampling_word(sampling), records, count_events(rounds))
     setting = Setting(
@@ -248,10 +255,10 @@ def audit(
 ) -> Audit:
     """Run all rounds of a design with the full protocol, attack them with canaries, and test their noise.
 
-    In every round the first `design.setting.colluders` clients collude with the server, the last `dropped` clients
-    leave before their upload, and `late` more leave after their upload, so that the other clients disclose shares of
-    the seeds of these late clients.  All clients that upload and do not collude are canaries.  Raise InputError unless
-    the design has all clients in every round and a coordinate for every client, as `toy_design` has.
+    In every round the first `design.setting.colluders` clients collude with the server, and the last `dropped` clients
+    leave before their upload.  The `late` clients before them leave after their upload, so that the others disclose
+    shares of the seeds of these late clients.  All clients that upload and do not collude are canaries.  Raise
+    InputError unless the design has all clients in every round and a coordinate for every client, as `toy_design` has.
     """
     check_everyone(design)
     client = partial(canary_client, design.setting)
@@ -259,7 +266,7 @@ def audit(
 
 
 def canary_client(setting: Setting, u: ClientId, coins: Coins) -> FixedClient:
-    """Return a client with the largest update, in its own coordinate only, or with a zero update if its coin is 0."""
+    """Return the canary `u`: its update is zero, except for the clip bound in coordinate u - 1 if its one coin is 1."""
     canary = np.zeros(setting.dim)
     canary[u - 1] = setting.clip * coins[0]
     return FixedClient(canary)
@@ -272,10 +279,11 @@ def audit_records(
     protocol: SummingProtocol = SECAGG,
     entropy: Entropy = secrets.token_bytes,
 ) -> Audit:
-    """Run the full protocol for all planned events, guess which records have a gradient, and test the noise.
+    """Run all planned events with the full protocol, attack them with canaries, and test their noise.
 
-    The planned events are the rounds and the retries of the plan.  Colluders and dropouts are those of `audit`.  All
-    records of clients that upload and do not collude are canaries.
+    The planned events are the rounds, and the retries for which the plan provides.  Colluders and dropouts are as in
+    `audit`.  All records of clients that upload and do not collude are canaries.  Raise InputError unless records are
+    the unit of privacy and each record has a coordinate of its own, as in `toy_record_design`.
     """
     setting, plan = design.setting, find_plan(design)
     if setting.records is None or setting.dim < setting.clients * setting.records.records:
@@ -299,11 +307,12 @@ def _attack_rounds(
     protocol: SummingProtocol,
     entropy: Entropy,
 ) -> Audit:
-    """Run `count` rounds and return their audit; a client has `each` canaries, and each is in a round by `sampling`.
+    """Run `count` rounds and return their audit.
 
-    `client` makes the application of a client from its id and the coins of its canaries.  The score of a canary is the
-    sum of its coordinate over all rounds.  The attack guesses that the coin of a canary is 1 if its score is above
-    half the score that a canary with the coin 1 has without noise.
+    A client has `each` canaries, and each canary is in a round with the probability `sampling`.  `client` makes the
+    application of a client from its id and the coins of its canaries.  The score of a canary is the sum of its
+    coordinate over all rounds.  The attack guesses that the coin of a canary is 1 if its score is above half the
+    expected score of a canary with the coin 1.
     """
     plan, setting, (dropped, late) = find_plan(design), design.setting, leaving
     check_departures(design, dropped, late)
@@ -362,14 +371,14 @@ def attacked_round(home: SimulatedHome, known: KnownNoise) -> AttackedRound:
 
 
 def find_plan(design: RoundPlan) -> Plan:
-    """Return the noise plan of a design; raise InputError if the clients do not add the noise together."""
+    """Return the noise plan of a design; raise InputError if the strategy has no noise that clients add together."""
     if design.plan is None:
         raise InputError("an audit needs noise that the clients add together")
     return design.plan
 
 
 def check_everyone(design: RoundPlan) -> None:
-    """Raise InputError unless all clients are in every round and each client has its own coordinate."""
+    """Raise InputError unless all clients are in every round, and updates have a coordinate for each client."""
     setting = design.setting
     if setting.clients != setting.participation.population or setting.dim < setting.clients:
         raise InputError("an audit needs all clients in every round, and a coordinate for each client")

@@ -40,9 +40,9 @@ _HALVINGS = 40
 class GuessOutcome:
     """Outcome of the attack: it guessed `guesses` of the `canaries` coins, and `correct` of these guesses were right.
 
-    With the confidence `confidence`, the mechanism's epsilon at `delta` is at least `shown`.  With this number of
-    canaries, `shown` can be at most `most`, which is reached if all guesses are right.  The mechanism claims the
-    epsilon `claimed`.
+    With the confidence `confidence`, the mechanism's epsilon at `delta` is at least `shown`.  If all guesses are right,
+    `shown` reaches `most`, the largest value for this number of canaries.  `claimed` is the epsilon that is claimed for
+    the mechanism.
     """
 
     canaries: int
@@ -56,7 +56,7 @@ class GuessOutcome:
 
     @property
     def refuted(self) -> bool:
-        """Tell whether the attack refutes the claimed epsilon."""
+        """Tell whether the attack shows a larger epsilon than the claimed one."""
         return self.shown > self.claimed
 
 
@@ -69,9 +69,10 @@ class AttackedClaim:
     confidence: float = CONFIDENCE
 
     def most(self, canaries: int) -> float:
-        """Return the lower bound on epsilon that this number of canaries shows if all guesses are right.
+        """Return the largest lower bound on epsilon that an attack on this number of canaries can show.
 
-        Raise InputError if this bound is not above the claimed epsilon, because no attack could then refute the claim.
+        The attack shows it if all guesses are right.  Raise InputError if it is not above the claimed epsilon, because
+        no attack could then refute the claim.
         """
         most = max(self._epsilon_shown(canaries, guesses, guesses) for guesses in _guesses(canaries))
         if most <= self.epsilon:
@@ -79,10 +80,10 @@ class AttackedClaim:
         return most
 
     def judge(self, coins: Coins, scores: Floats, middle: float) -> GuessOutcome:
-        """Guess that a coin is 1 if its score exceeds `middle`; return the outcome that shows the largest epsilon.
+        """Guess coins from the scores of their canaries; return the outcome that shows the largest epsilon.
 
         There is one test for each fraction in `GUESSED`.  A test with n guesses guesses the n coins whose scores are
-        farthest from `middle`.
+        farthest from `middle`.  The guess is 1 if the score exceeds `middle`, else 0.
         """
         surest = np.argsort(-np.abs(scores - middle))
         right = (scores > middle) == coins
@@ -119,9 +120,9 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
 
 
 def lower_bound(canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
-    """Return a lower bound on the epsilon of the attacked mechanism, which holds with this confidence.
+    """Return a lower bound on a mechanism's epsilon that holds with the probability `confidence`.
 
-    `correct` of `guesses` guesses about the coins of `canaries` canaries were right.
+    An attack guessed the coins of `guesses` of the `canaries` canaries, and `correct` of these guesses were right.
 
     >>> round(lower_bound(canaries=1000, guesses=100, correct=100, delta=0.0, confidence=0.95), 2)
     3.49
@@ -156,10 +157,10 @@ WIDTH = 16
 
 
 class CanaryRecords(RecordClient):
-    """A client whose records are canaries.
+    """A client whose records are canaries, each with a coin in `coins` that decides about its gradient.
 
-    If the coin of record i is 1, the record has the largest possible gradient, in the coordinate `first` + i only.  If
-    the coin is 0, the gradient is zero.
+    If the coin of record i is 1, the gradient is the clip bound in coordinate `first` + i and 0 in all others.  If the
+    coin is 0, the gradient is zero.
     """
 
     def __init__(self, first: int, coins: Coins, dim: int) -> None:
@@ -176,7 +177,7 @@ class CanaryRecords(RecordClient):
         return WIDTH
 
     def record_gradients(self, round: RoundInfo, model: Numbers, places: Places) -> Reals:
-        """Return the gradient of each record: the clip bound in its own coordinate if its coin is 1, else zeros."""
+        """Return one row for each index in `places`: the gradient of the record, or zeros for a dummy."""
         rows = np.zeros((places.size, self._dim))
         used = np.flatnonzero(places >= 0)
         rows[used, self._first + places[used]] = round.clip * self._coins[places[used]]

@@ -1,8 +1,8 @@
-"""A test of noise by its variance, for noise samples that are known exactly.
+"""A test whether noise has its stated variance, for noise samples that are known exactly.
 
 The claim is that the samples are independent Skellam variables of a stated variance mu = sigma^2, modulo 2^b, where b
-is the number of bits of the ring.  The statistic S is the sum of the squares of the samples, each square cut at
-(6 sigma)^2, so that E[e^(lambda S)] is finite.  For every lambda > 0 Chernoff's bounds
+is the number of bits of the ring.  The statistic S is the sum of the squares of the samples, each square cut at about
+(6 sigma)^2, so that rare large samples do not dominate E[e^(lambda S)].  For every lambda > 0 Chernoff's bounds
 
     P(S >= s) <= e^(-lambda s) E[e^(lambda S)]   and   P(S <= s) <= e^(lambda s) E[e^(-lambda S)],
 
@@ -45,7 +45,7 @@ _STEEPEST = 2.0**40
 
 @dataclass(frozen=True, eq=False)
 class SquareLaw:
-    """The distribution of X = min(|Z|, cut)^2 / cut^2: the square of a noise sample Z, cut and scaled to 0..1.
+    """The distribution of X = min(|Z|, cut)^2 / cut^2: the square of a Skellam variable Z, cut and scaled to 0..1.
 
     `chances` are the probabilities of |Z| = 0, 1, .., cut - 1, and of |Z| >= cut.
     """
@@ -70,7 +70,7 @@ class SquareLaw:
 
 @lru_cache(maxsize=64)
 def square_law(variance: Fraction, bits: int) -> SquareLaw:
-    """Return the distribution of the cut squares of Skellam noise modulo 2^bits.
+    """Return the distribution of the square of Skellam noise modulo 2^bits, cut and scaled as in `SquareLaw`.
 
     Raise InputError if the variance is not above 0 or exceeds `LARGEST_VARIANCE`.
     """
@@ -88,7 +88,7 @@ def square_law(variance: Fraction, bits: int) -> SquareLaw:
 
 @dataclass(frozen=True)
 class VarianceSample:
-    """A summary of noise samples with the same stated variance.
+    """A summary of noise samples that have the same stated variance.
 
     `count` is the number of samples, `cut_squares` the sum of their cut and scaled squares (`SquareLaw`), `squares` the
     sum of their squares, and `stated` the stated variance.
@@ -102,7 +102,7 @@ class VarianceSample:
 
     @classmethod
     def from_samples(cls, samples: Integers, variance: Fraction, bits: int) -> "VarianceSample":
-        """Summarise samples of noise whose stated variance is `variance`."""
+        """Return the summary of noise samples modulo 2^bits, whose stated variance is `variance`."""
         law = square_law(variance, bits)
         magnitudes = np.abs(samples)
         cut_squares = float(((np.minimum(magnitudes, law.cut) / law.cut) ** 2).sum())
@@ -126,7 +126,7 @@ class VarianceTest:
 
 
 def variance_test(measured: Sequence[VarianceSample]) -> VarianceTest:
-    """Test all samples together; the summaries may state different variances.
+    """Return one test of all noise samples together; the summaries in `measured` may have different stated variances.
 
     Raise InputError if there are no samples.
     """
@@ -138,13 +138,16 @@ def variance_test(measured: Sequence[VarianceSample]) -> VarianceTest:
 
 
 def centre_ring(vector: Vector, bits: int) -> Integers:
-    """Return each element of the ring modulo 2^bits as the integer nearest to 0: from -2^(bits-1) to 2^(bits-1) - 1."""
+    """Return, for each element of `vector`, its representative modulo 2^bits in -2^(bits-1) .. 2^(bits-1) - 1."""
     half = 1 << (bits - 1)
     return (vector.astype(np.int64) + half) % (2 * half) - half
 
 
 def _chernoff(measured: Sequence[VarianceSample], side: int) -> float:
-    """Return the least Chernoff bound on the probability that S is above (side 1) or below (-1) its observed value."""
+    """Return the least Chernoff bound on the probability of a sum of cut squares as large as observed.
+
+    This is for `side` 1; for `side` -1 it is the probability of a sum as small as observed.
+    """
     seen = sum(some.cut_squares for some in measured)
     counts: Counter[SquareLaw] = Counter()
     for some in measured:
@@ -160,9 +163,9 @@ def _chernoff(measured: Sequence[VarianceSample], side: int) -> float:
 
 
 def _minimum(derivative: Callable[[float], float]) -> float:
-    """Return the minimiser over x >= 0 of a convex function with this derivative, up to the error of bisection.
+    """Return about the x >= 0 at which a convex function is smallest, from its derivative, by bisection.
 
-    The error does no harm: Chernoff's bound holds for every x.
+    The error of bisection does no harm: Chernoff's bound holds for every x.
     """
     if derivative(0.0) >= 0:
         return 0.0

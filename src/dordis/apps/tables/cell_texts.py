@@ -1,4 +1,4 @@
-"""Cells of a table as texts, and which texts count as an empty cell."""
+"""Cells of a table as texts, and the texts that count as an empty cell."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,12 +14,15 @@ GAPS = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "<na>", "nat"})
 
 
 def as_texts(values: Sequence[Any]) -> Texts:
-    """Return cells as normalised texts, None where empty."""
+    """Return cells as texts (`normalise`), with None for empty cells."""
     return split_gaps(values)[0]
 
 
 def split_gaps(values: Sequence[Any]) -> tuple[Texts, Texts | None]:
-    """Return cells as normalised texts, None where empty; and the texts that count as empty, None if there are none."""
+    """Return two arrays: the cells as texts (`normalise`), None where empty; and texts such as "na" of empty cells.
+
+    The second array is None for all other cells.  If no empty cell has a text, None is returned instead of this array.
+    """
     texts, words = np.empty(len(values), object), np.empty(len(values), object)
     for i, value in enumerate(values):
         text = normalise(value)

@@ -36,7 +36,7 @@ class Columns:
     bools: frozenset[str] = frozenset()
     decimal_comma: bool = False
     gap_words: Mapping[str, Texts] = field(default_factory=dict, repr=False)
-    """Columns with texts such as "none" that count as empty: their cells with these texts, None elsewhere."""
+    """By column, the texts of cells that count as empty in spite of a text, such as "none"; None for other cells."""
 
     def __post_init__(self) -> None:
         if doubled := [name for name, count in Counter(self.names).items() if count > 1]:
@@ -49,14 +49,14 @@ class Columns:
         return len(self.cells[self.names[0]]) if self.names else 0
 
     def texts(self, name: str, listed: Collection[str] = ()) -> Texts:
-        """Return the cells of a column as texts, None where empty; the texts in `listed` never count as empty."""
+        """Return the cells of a column as texts, with None for empty cells; no text in `listed` counts as empty."""
         cells, words = self.cells[name], self.gap_words.get(name)
         if words is None or not GAPS.intersection(text.lower() for text in listed):
             return cells
         return np.where([word in listed for word in words], words, cells)
 
     def select(self, rows: npt.NDArray[np.bool_]) -> "Columns":
-        """Return the columns with only those rows for which `rows` is True."""
+        """Return the columns with only the rows for which `rows`, one boolean for each row, is True."""
         cells, words = ({name: texts[rows] for name, texts in kept.items()} for kept in (self.cells, self.gap_words))
         return replace(self, cells=cells, gap_words=words)
 
@@ -76,9 +76,9 @@ class Columns:
         return self._parse(name) is not None
 
     def numbers_or_texts(self, name: str) -> tuple[list[float] | None, list[str | None]]:
-        """Return the numbers in the nonempty cells of a column, and all cells of the column as texts.
+        """Return the numbers in the nonempty cells of a column, and the texts of all cells of the column.
 
-        Instead of the numbers, return None if a cell is not a finite number, or if all cells are empty.
+        The numbers are None if a nonempty cell is not a finite number, or if all cells are empty.
         """
         numbers = self._parse(name)
         listed = None if numbers is None else [float(x) for x in numbers if not math.isnan(x)]
@@ -102,7 +102,7 @@ class Columns:
 
 
 def as_columns(source: Any, where: str) -> Columns:
-    """Return the columns of a file, a DataFrame, a numpy record array or a mapping of arrays by column name.
+    """Return the columns of a table: a file path, a DataFrame, a numpy record array, or a mapping from names to arrays.
 
     `where` names the table in errors.  Raise InputError for any other source.
     """
@@ -125,7 +125,7 @@ def as_columns(source: Any, where: str) -> Columns:
 
 
 def read_file(path: Path) -> Columns:
-    """Read a CSV file, whose delimiter and encoding are detected, or a Parquet file."""
+    """Return the columns of a Parquet file, or of a CSV file, whose delimiter and encoding are detected."""
     if path.suffix.lower() == ".parquet":
         return _from_frame(_read_parquet(path), str(path))
     cells = read_cells(path)
@@ -146,7 +146,7 @@ def _from_cells(
 
 
 def _from_frame(frame: Any, where: str) -> Columns:
-    """Return the columns of a DataFrame; cells of every column type become texts by the same rules."""
+    """Return the columns of a DataFrame; cells become texts by rules that do not depend on the type of the column."""
     names = tuple(map(str, frame.columns))
     columns = [frame.iloc[:, place] for place in range(len(names))]
     bools = [name for name, column in zip(names, columns, strict=True) if str(column.dtype) in ("bool", "boolean")]
@@ -198,9 +198,9 @@ class CsvColumns:
     names: tuple[str, ...]
     values: Floats = field(repr=False)
     rows: tuple[int, ...] = field(repr=False)
-    """The number of each client's row in the file: the first row after the header is 1, and skipped rows count too."""
+    """The number of each client's row in the file: the first row is 1, and the header and blank rows do not count."""
     skipped: int = 0
-    """Rows that were left out because a value was missing, or was no finite number."""
+    """Number of rows that were left out because a value was missing, or was no finite number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,13 +213,14 @@ class Cells:
     delimiter: str = ","
 
     def at(self, places: Sequence[int]) -> Floats:
-        """Return the columns with these indices as numbers, (rows, columns); raise InputError if a cell is no finite
-        number.
+        """Return the columns with these indices as an array of numbers, of the shape (rows, columns).
+
+        Raise InputError if a cell is not a finite number.
         """
         return np.array([[self._cell(line, self.names[i], row[i]) for i in places] for line, row in self.lines])
 
     def is_finite(self, text: str) -> bool:
-        """Tell whether a cell is a finite number; with the delimiter ";" it may have a decimal comma."""
+        """Tell whether a text is a finite number; in a file with the delimiter ";" it may have a decimal comma."""
         number = _number(text, self.delimiter)
         return number is not None and math.isfinite(number)
 
@@ -232,9 +233,9 @@ class Cells:
 
 
 def read_cells(path: Path) -> Cells:
-    """Read a CSV file.  Its first line is the header, unless all cells of this line are numbers.
+    """Return the cells of a CSV file.  Its first line is the header, unless all cells of this line are numbers.
 
-    Without a header, columns are named by their one-based number.
+    Without a header, the columns have the names 1, 2, .. .
     """
     delimiter, lines = _read_lines(path)
     first = lines[0][1]
@@ -248,9 +249,10 @@ def read_cells(path: Path) -> Cells:
 
 
 def read_columns(path: Path, wanted: Sequence[str] | None = None, *, skip_invalid: bool = False) -> CsvColumns:
-    """Read the `wanted` columns of a CSV file as numbers; all columns if `wanted` is None.
+    """Return the `wanted` columns of a CSV file as numbers; all columns if `wanted` is None.
 
-    If a cell is no finite number, raise InputError; with `skip_invalid`, leave out its row instead.
+    If a cell in one of these columns is no finite number, raise InputError; with `skip_invalid`, leave out its row
+    instead.
     """
     cells = read_cells(path)
     places = _places(path, cells.names, wanted)
@@ -265,9 +267,9 @@ def read_columns(path: Path, wanted: Sequence[str] | None = None, *, skip_invali
 
 
 def read_header(path: Path) -> tuple[str, ...]:
-    """Return the column names of a CSV or Parquet file from its header, without parsing rows.
+    """Return the column names in the header of a CSV or Parquet file, without reading its rows.
 
-    Raise InputError if the file has no header.
+    Raise InputError if there is no header.
     """
     if path.suffix.lower() == ".parquet":
         return _parquet_header(path)
@@ -329,10 +331,10 @@ def _read_bytes(path: Path, most: int = -1) -> bytes:
 
 
 def _decode(path: Path, data: bytes, final: bool = True) -> str:
-    """Return bytes as text.  Bytes with the byte order mark of UTF-16 are decoded as UTF-16, other bytes as UTF-8.  If
-    the bytes are not valid UTF-8, they are decoded as Windows-1252, which old spreadsheets write.
+    """Return the text of bytes from a file: UTF-16 if they begin with its byte order mark, else UTF-8, or if they are
+    not valid UTF-8, Windows-1252, which old spreadsheets write.
 
-    Unless `final`, more bytes follow in the file, and a character whose last bytes are missing is left out.
+    Unless `final`, more bytes follow in the file, and a UTF-8 character whose last bytes are missing is left out.
     """
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16", errors="replace")
@@ -362,7 +364,7 @@ def _check_lengths(path: Path, lines: Lines, width: int) -> None:
 
 
 def _places(path: Path, names: Sequence[str], wanted: Sequence[str] | None) -> list[int]:
-    """Return the indices of the wanted columns; raise InputError if no column or several columns have a wanted name."""
+    """Return the indices of the columns `wanted`, or of all; raise InputError unless each name fits one column."""
     if wanted is None:
         return list(range(len(names)))
     held = Counter(names)

@@ -1,8 +1,8 @@
 """The public description of a table: label and client columns, ranges, categories, and how to treat empty cells.
 
 Nothing in a description is computed from private rows.  If there is a public sample of the table, `Table.from_public`
-computes a description from the sample.  `write_template` returns a configuration to fill in; of the table it uses only
-the column names.
+computes a description from the sample.  `write_template` returns a configuration to fill in, made from the column names
+only.
 """
 
 import math
@@ -20,7 +20,7 @@ from dordis.errors import InputError
 Range = tuple[float, float]
 Category = str | int | float | bool
 Gap = float | str
-"""Treatment of an empty cell: "refuse", "skip" its row, "indicator" (mark it in a new column), or a public value."""
+"""Treatment of an empty cell: "refuse" (an error), "skip" the row, "indicator" (a new column), or a public value."""
 
 REFUSE, SKIP, INDICATOR = "refuse", "skip", "indicator"
 
@@ -34,9 +34,10 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     numeric column, or one pair for all numeric columns; values are clipped to the range, and scaled to -1..1.
     `categories` gives the public values of each text column; the column is encoded one-hot, with one more indicator for
     all other values.  The task is a classification if the label has categories, and a regression if it has a range.
-    `gaps` says how to treat an empty cell, for all columns or by column: "refuse" it, "skip" its row, "indicator" (mark
-    it in a new column), or a public value to insert.  In a feature with categories, "refuse" and "indicator" encode an
-    empty cell like a value that is not listed.  In a label, every treatment but "refuse" skips the row.
+    `gaps` says how to treat an empty cell, for all columns or by column: "refuse" (raise InputError), "skip" the row,
+    "indicator" (mark the cell in a new column), or a public value to insert.  In a feature with categories, "refuse"
+    and "indicator" encode an empty cell like a value that is not listed.  In a label column, every treatment but
+    "refuse" skips the row.
 
     >>> Table(label="ill", ranges={"age": (0, 120)}, categories={"ill": ("no", "yes")}).target
     'classification'
@@ -112,21 +113,21 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return None if name in self.categories else self.ranges
 
     def classes(self) -> tuple[str, ...]:
-        """Return the classes of the label as normalised texts, in the order of their numbers; none for a regression."""
+        """Return the classes of the label as texts (`normalise`), beginning with class 0; empty for a regression."""
         return self.listed(self.labels[0])
 
     def listed(self, name: str) -> tuple[str, ...]:
-        """Return the public categories of a column as normalised texts; none if it has no categories."""
+        """Return the public categories of the column `name` as texts (`normalise`); empty if it has no categories."""
         return tuple(normalise(value) for value in self.categories.get(name, ()))
 
     def gap(self, name: str) -> Gap:
-        """Return how an empty cell of the column `name` is treated."""
+        """Return how an empty cell of the column `name` is treated; by default it is refused."""
         return self.gaps.get(name, REFUSE) if isinstance(self.gaps, dict) else self.gaps
 
     def feature_names(self, names: Sequence[str], where: str) -> tuple[str, ...]:
-        """Return the feature columns of a table with the columns `names`; raise InputError if one is missing.
+        """Return the names of the feature columns of a table that has the columns `names`.
 
-        `where` names the table in the error.
+        Raise InputError if a feature is missing or there is none; `where` names the table in the error.
         """
         roles = {*self.labels, self.client, *self.exclude}
         chosen = self.features or tuple(name for name in names if name not in roles)
@@ -138,9 +139,10 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 def _read_field(item: msgspec.structs.FieldInfo, value: object) -> object:
-    """Return the value of a field of `Table` with numpy's numbers, texts and arrays as Python's.
+    """Return the value of a field of `Table`; numbers, texts and arrays of numpy are converted to types of Python.
 
-    Raise InputError if the value has a wrong type.  Ranges are checked by `Table`, whose errors name the column.
+    Raise InputError if the value has a wrong type, except for ranges: `Table` checks them, with errors that name the
+    column.
     """
     plain = _plain(value)
     try:
@@ -182,7 +184,7 @@ def _check_roles(table: Table) -> None:
 
 
 def check_described(table: Table, columns: Columns) -> None:
-    """Raise InputError if a table does not match its description.
+    """Raise InputError if the columns of a table do not match the description `table`.
 
     One error names every column without a range or categories, with a template to paste.
     """
@@ -278,7 +280,7 @@ _CLIENTS = re.compile(
 
 
 def write_template(data: Path, columns: Sequence[str]) -> str:
-    """Return a commented configuration for a table with these columns; no value of the table is read."""
+    """Return a commented configuration for the table in the file `data`, which has these columns and is not read."""
     plain = [name for name in columns if name and not _IDS.search(name) and not _CLIENTS.search(name)]
     label = (plain or columns)[-1]
     client = next((name for name in columns if _CLIENTS.search(name) and name != label), None)

@@ -1,4 +1,4 @@
-"""Encoding of a described table as arrays: scaled numbers, one-hot categories, and labels as classes or numbers."""
+"""Encoding of tables as arrays by a public description: scaled numbers, one-hot categories, and labels."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,8 +19,8 @@ Floats = npt.NDArray[np.float64]
 class EncodedRows:
     """Encoded rows of a table: the features `x`, of the shape (rows, columns), and the labels `y`.
 
-    `clients` has the client of each row, and `records` has the record id of each row; each of these two is None if it
-    was not read.  `skipped` is the number of rows that were left out because of empty cells.
+    `clients` has the name of each row's client, or is None if it was not read.  `records` has each row's record id, or
+    is None if it was not read.  `skipped` is the number of rows that were left out because of empty cells.
     """
 
     x: Floats = field(repr=False)
@@ -31,7 +31,7 @@ class EncodedRows:
 
 
 class Encoder(msgspec.Struct, frozen=True):
-    """A table description with its feature columns: it encodes rows and decodes predictions.
+    """A public description of a table with its feature columns, by which rows are encoded and predictions decoded.
 
     An encoder is stored with the trained model.
     """
@@ -45,7 +45,10 @@ class Encoder(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_columns(cls, table: Table, columns: Columns, record: str = "") -> "Encoder":
-        """Return the encoder of a table; raise an InputError that names all columns without a range or categories."""
+        """Return the encoder for a table with the description `table` and these columns.
+
+        Raise InputError if they do not match, with the names of all columns without a range or categories.
+        """
         table = without_record(table, record)
         if record and record not in columns.names:
             raise InputError(
@@ -59,7 +62,7 @@ class Encoder(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_description(cls, table: Table, record: str = "") -> "Encoder":
-        """Return the encoder of a description; use it if there are no rows whose columns could be read.
+        """Return the encoder for a table with the description `table`, without reading the table.
 
         The features are `table.features`, or else all columns that have a range or categories, and no other role.
         Raise InputError if there are no features, or if a feature or label has neither a range nor categories.
@@ -82,7 +85,7 @@ class Encoder(msgspec.Struct, frozen=True):
 
     @property
     def outputs(self) -> int:
-        """Return the number of scores of a row: one for each class, or for each label of a regression."""
+        """Return the number of scores that a model gives a row: one for each class, or each label of a regression."""
         return len(self.table.classes()) or len(self.table.labels)
 
     def _width(self, name: str) -> int:
@@ -129,14 +132,14 @@ class Encoder(msgspec.Struct, frozen=True):
         return numbers[:, 0] if len(self.table.labels) == 1 else numbers
 
     def label_ranges(self) -> tuple[Floats, Floats]:
-        """Return the lower and the upper ends of the labels' ranges."""
+        """Return the lower ends and the upper ends of the labels' ranges, one for each label of a regression."""
         pairs = np.array([self.table.range(name) for name in self.table.labels], np.float64)
         return pairs[:, 0], pairs[:, 1]
 
     def check_informative(self, columns: Columns) -> None:
-        """Raise InputError if all values of a feature are outside its range, or in none of its categories.
+        """Raise InputError if all values of a feature are outside its public range, or in none of its categories.
 
-        Such a feature tells the model nothing: units, or upper and lower case, differ from the description.
+        Such a feature tells the model nothing.  The units, or upper and lower case, may differ from the description.
         """
         astray = [name for name in self.features if self._misses_all(columns, name)]
         if astray:
@@ -158,7 +161,7 @@ class Encoder(msgspec.Struct, frozen=True):
         return bool((values < low).all() or (values > high).all())
 
     def describe(self, columns: Columns, rows: EncodedRows) -> dict[str, str]:
-        """Return a summary of the rows by topic, for the owner of the rows only: it reveals counts without noise."""
+        """Return a summary of the rows by topic.  Show it only to the owner of the rows: its counts have no noise."""
         used = {*self.features, *self.table.labels, self.table.client, self.record}
         shown = {
             "file": columns.where,
@@ -188,7 +191,7 @@ class Encoder(msgspec.Struct, frozen=True):
         return said + (f"; {empty:,} empty cells: {treated}" if empty else "")
 
     def _keep_rows(self, columns: Columns) -> tuple[Columns, int]:
-        """Return the columns without skipped rows, and the number of skipped rows.
+        """Return the columns without the rows that are skipped for an empty cell, and the number of skipped rows.
 
         Raise InputError if columns are missing or have empty cells that `gaps` refuses; the error names these columns.
         Raise InputError also if all rows are skipped.
@@ -292,9 +295,9 @@ class Encoder(msgspec.Struct, frozen=True):
 
 
 def without_record(table: Table, record: str) -> Table:
-    """Return the description with the column `record`, the record ids, excluded from the features.
+    """Return the description with the column `record`, which has the record ids, excluded from the features.
 
-    Raise InputError if this column has another role.
+    Raise InputError if the description uses this column as label, feature or client.
     """
     if not record or record in table.exclude:
         return table

@@ -1,4 +1,4 @@
-"""Synthetic rows of a described table for trial runs, drawn from its public ranges and categories only."""
+"""Synthetic rows for trial runs, drawn from the public ranges and categories of a table description only."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,13 +11,14 @@ from dordis.apps.tables.encoding import Encoder
 from dordis.errors import InputError
 
 NOISE = 0.3
-"""Standard deviation of the noise in the scores of synthetic labels; without noise the scores have deviation 1."""
+"""Standard deviation of the noise on the scores that give the synthetic labels; without it their deviation is 1."""
 
 
 def draw_rows(table: Table, names: Sequence[str], clients: int, each: int, seed: int) -> dict[str, list[Any]]:
-    """Return the columns of a table with `each` rows for every client.
+    """Return columns by name, for a table with the columns `names` that has `each` rows for every client.
 
     Features are uniform in their ranges or categories; labels follow from the features by a linear rule with noise.
+    Raise InputError if a feature or label has neither a range nor categories.
     """
     rng, count = np.random.default_rng(seed), clients * each
     features = table.feature_names(names, "the table")
@@ -64,7 +65,7 @@ def _placeholder(table: Table, name: str) -> Any:
 
 
 def _plain(table: Table) -> dict[str, Any]:
-    """Return the fields of a description by name, with no client column and no excluded columns."""
+    """Return the fields of a description by name, without its client column and its excluded columns."""
     fields = {name: getattr(table, name) for name in table.__struct_fields__}
     return fields | {"client": None, "exclude": ()}
 
@@ -85,9 +86,9 @@ HOSPITALS = Table(
 
 
 def draw_hospitals(hospitals: int, patients: int, seed: int) -> dict[str, list[Any]]:
-    """Return made-up visits of `patients` patients of each hospital, as columns.
+    """Return made-up hospital visits as columns by name; each of the `hospitals` has `patients` patients.
 
-    Each patient has one to three rows with the same age and diagnosis.
+    Each patient has one to three visits (rows), with the same age and diagnosis in all of them.
 
     >>> rows = draw_hospitals(2, 3, seed=1)
     >>> len(set(rows["patient"])), sorted(set(rows["hospital"]))

@@ -34,16 +34,16 @@ FILE = "language.npz"
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Options of a language model from counts.
 
-    `data` is "reddit" or "shakespeare", whose files are in the folder `data_dir`, or the path of a folder of LEAF's
-    files in one of these two forms.  `vocabulary` is a file with a public list of words, or a number n, which stands
-    for the n most frequent words of half of the held-out users (users who are not clients).  Metrics are measured on
-    the held-out users who do not give the vocabulary; the texts of all held-out users are public.
+    `data` is "reddit" or "shakespeare", whose files are in the folder `data_dir`, or the path of a folder of files in
+    the format of one of these two data sets of LEAF.  `vocabulary` is a file with a public list of words, or a number
+    n, which stands for the n most frequent words of half of the held-out users (users who are not clients).  Metrics
+    are measured on the other held-out users; with a list of words, on all.  The texts of held-out users are public.
 
     The first `words` rounds are the first pass, in which clients count words.  The later rounds are the second pass, in
     which clients also count pairs of the `top` most frequent words.  Choose the number of rounds such that every client
-    takes part once in each pass.  `zipf` and `shift` are exponent and shift of the `Zipf` prior of words.
-    `spread` is the standard deviation, under the prior, of the logarithm of a pair's lift
-    (`dordis.apps.text.model.lifts`).  `flat` and `share` weight the counts of the second pass (`PairCounts`).
+    takes part once in each pass.  `zipf` and `shift` are exponent and shift of the `Zipf` prior of words.  The lift of
+    a pair is its probability divided by the product of the probabilities of its words; `spread` is the standard
+    deviation of its logarithm under the prior.  `flat` and `share` weight the counts of the second pass (`PairCounts`).
     """
 
     data: str = "reddit"
@@ -106,11 +106,11 @@ class Server(AppServer):
 
     @property
     def measured(self) -> str:
-        """Return a description of the vocabulary and of the test data, on which the perplexities depend."""
+        """Return a text about the vocabulary and the test data, without which a perplexity says little."""
         return f"perplexity over {self._corpus.symbols.said}"
 
     def model(self) -> Floats:
-        """Return an empty model in the first pass, and the probabilities of words in the second."""
+        """Return an empty model in the first pass; in the second, the probabilities of words that the first gave."""
         return self._first_words() if self._second else np.zeros(0)
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
@@ -122,7 +122,7 @@ class Server(AppServer):
         self._words = None if at == 0 else self._words
 
     def _observe(self, at: int, part: slice, weights: Floats) -> NoisyCounts:
-        """Return the coordinates `part` of a pass's summed counts; `at` is 0 for the first pass, 1 for the second pass.
+        """Return the coordinates `part` of the summed counts of the pass `at`: 0 is the first pass, 1 the second.
 
         `weights` are the weights with which clients multiplied these counts.
         """
@@ -133,7 +133,7 @@ class Server(AppServer):
         return self._observe(0, slice(None), countable(self._corpus.symbols))
 
     def _first_words(self) -> Floats:
-        """Return the probabilities of words after the first pass, rounded as clients receive them."""
+        """Return the probabilities of words estimated in the first pass, rounded to 32 bits as clients receive them."""
         if self._words is None:
             found = word_probabilities([self._first()], self._prior)
             self._words = found.astype(self.dtype).astype(np.float64)
@@ -157,9 +157,10 @@ class Server(AppServer):
         return Bigrams(words, layout.contexts, layout.columns, found.reshape(layout.contexts.size, -1))
 
     def evaluate(self) -> dict[str, float]:
-        """Return the perplexities by user and by token, and the share of unknown tokens; nothing without test data.
+        """Return the perplexities by user and by token, and the share of unknown tokens in the test data.
 
-        The metrics `unigram_..` are perplexities of the model without pairs, in which words are independent.
+        Return no metrics if there are no test data.  The metrics `unigram_..` are perplexities of the model without
+        pairs, in which words are independent.
         """
         if not self._corpus.test:
             return {}
@@ -186,7 +187,7 @@ class Server(AppServer):
         np.savez(directory / FILE, allow_pickle=False, names=names, **parts)
 
     def state(self) -> State:
-        """Return the summed counts, the number of rounds and the variance of the noise of each pass."""
+        """Return, for each pass, the summed counts, the number of rounds and the variance of the summed noise."""
         return {
             "words": self._totals[0],
             "pairs": self._totals[1],
@@ -213,7 +214,7 @@ class Client(AppClient):
         return cls(corpus.clients[place], corpus, settings)
 
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
-        """Return the update of the first pass if the round's model is empty, or else of the second pass."""
+        """Return counts of words if the round's model is empty (first pass), else counts of words and pairs."""
         size = self._corpus.symbols.size
         if not model.size:
             return count_words(self._text, size)
@@ -223,7 +224,7 @@ class Client(AppClient):
 
 
 def pair_layout(words: Floats, corpus: Corpus, settings: Settings) -> PairCounts:
-    """Return the layout of updates in the second pass; `words` are the public word probabilities of the first pass."""
+    """Return the layout of updates in the second pass; `words` are the probabilities estimated in the first pass."""
     return PairCounts.from_words(words, corpus.symbols, settings.top, settings.flat, settings.share)
 
 

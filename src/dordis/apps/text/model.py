@@ -1,8 +1,8 @@
 """A language model of words and frequent pairs: texts of users as tokens, the counts of clients, and perplexity.
 
 A text is stored as pairs of tokens: a token and the token that follows it.  The vocabulary is public: a given list, or
-the words of held-out users, who are not clients.  A vocabulary made from the clients' own texts would disclose their
-words without noise, and a perplexity on these texts would be published without noise.  So two disjoint groups of
+the words of held-out users, who are not clients.  A vocabulary made from the clients' texts would disclose their words
+without noise, and perplexities are published without noise.  So neither uses texts of clients: two disjoint groups of
 held-out users give the vocabulary and the test texts.
 
 Clients count words in a first pass, and words and pairs of frequent words in a second.  The lift of a pair is its
@@ -53,7 +53,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Symbols:
-    """The tokens: their numbers and names.  The text `said` describes the vocabulary and the test data for reports."""
+    """The numbers and names of all tokens; `said` is a text about the vocabulary and the test data for reports."""
 
     vocabulary: Vocabulary
     names: tuple[str, ...]
@@ -67,7 +67,7 @@ class Symbols:
         return self.vocabulary.size
 
     def text(self, written: TokenPairs) -> Text:
-        """Return a text as token numbers."""
+        """Return a text whose words or letters are replaced by token numbers."""
         before, following = (np.array(self.vocabulary.numbers(part), np.int64) for part in written)
         return Text(before, following)
 
@@ -87,9 +87,9 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Users:
-    """Disjoint groups of the users of LEAF's files: clients, vocabulary and test.
+    """Disjoint groups of the users of LEAF's files: clients, users who give the vocabulary, and test users.
 
-    For clients only their training texts are used.  The other users are public, and their test texts are used too.
+    Of clients only the training texts are used.  All texts of the other users, who count as public, are used.
     """
 
     clients: dict[str, UserData] = field(repr=False)
@@ -98,7 +98,7 @@ class Users:
 
 
 def read_corpus(folder: Path, vocabulary: Path | int, population: int, seed: int) -> Corpus:
-    """Read LEAF's files of texts, draw the clients among the users, and use held-out users for testing.
+    """Return the texts of LEAF's files; `population` users are drawn as clients, and the others are held out.
 
     If `vocabulary` is a number n, the vocabulary is the n most frequent words of half of the held-out users, and the
     model is tested on the other half.  With a list of words, or for letters, it is tested on all held-out users.
@@ -113,10 +113,10 @@ def read_corpus(folder: Path, vocabulary: Path | int, population: int, seed: int
 
 
 def draw_users(folder: Path, population: int, seed: int, needs_words: bool) -> Users:
-    """Draw the clients among the users with training texts, and divide the other users into vocabulary and test users.
+    """Draw `population` clients among the users with training texts, and divide all other users into two groups.
 
-    Users with test texts only are never clients.  With `needs_words` half of the held-out users give the vocabulary,
-    unless the texts are of letters, whose alphabet is known.
+    With `needs_words`, half of them give the vocabulary and half are test users.  Without it, or if the texts are
+    of letters, whose alphabet is known, all of them are test users.
     """
     train = _collect(read_users(folder / "train"))
     if population > len(train):
@@ -133,7 +133,7 @@ def draw_users(folder: Path, population: int, seed: int, needs_words: bool) -> U
 
 
 def _collect(written: Iterable[tuple[str, UserData]]) -> dict[str, UserData]:
-    """Return all texts of each user; the users are in the order of their first texts."""
+    """Return all texts of each user, in the order in which the users first occur."""
     users: dict[str, UserData] = {}
     for user, data in written:
         known = users.get(user, UserData([], []))
@@ -218,7 +218,7 @@ class Bigrams:
         return totals
 
     def probabilities(self, text: Text) -> Floats:
-        """Return the predicted probability of each token of a text."""
+        """Return the predicted probability of each token in `text.following`."""
         found: Floats = self.words[text.following]
         row, column = (_places(part, self.words.size) for part in (self.contexts, self.columns))
         i, j = row[text.before], column[text.following]
@@ -236,7 +236,7 @@ def perplexities(model: Bigrams, texts: Sequence[Text]) -> tuple[float, float]:
 
 
 def countable(symbols: Symbols) -> Floats:
-    """Return a weight for each token: 1 if it can be predicted, 0 for padding and for the beginning of a sentence."""
+    """Return a weight for each token: 0 for padding and the beginning of a sentence, which never follow, else 1."""
     weights = np.ones(symbols.size)
     if symbols.special:
         weights[[PAD, BEGIN]] = 0.0
@@ -244,7 +244,7 @@ def countable(symbols: Symbols) -> Floats:
 
 
 def count_words(text: Text, size: int) -> Floats:
-    """Return a client's update of the first pass: the counts of its words, scaled to norm 1."""
+    """Return a client's update in the first pass: how often each of `size` tokens occurs, scaled to norm 1."""
     return _unit(np.bincount(text.following, minlength=size).astype(np.float64))
 
 
@@ -281,7 +281,7 @@ class PairCounts:
 
     @cached_property
     def weights(self) -> tuple[Floats, Floats]:
-        """Return the weights of the counts of words, and of the counts of pairs."""
+        """Return two vectors: the weights of the counts of words, and the weights of the counts of pairs."""
         return _flatten(self.words, self.flat), _flatten(self.independent(self.words), self.flat)
 
     def independent(self, words: Floats) -> Floats:
@@ -327,14 +327,14 @@ _NODES = np.linspace(-5.0, 5.0, 41)
 
 @dataclass(frozen=True, eq=False)
 class NoisyCounts:
-    """Noisy summed counts: unknown factor x `weights` x probabilities, plus noise with the deviation `deviation`."""
+    """Summed counts `total`: an unknown factor times `weights` times probabilities, plus noise of this deviation."""
 
     total: Floats = field(repr=False)
     deviation: float
     weights: Floats = field(repr=False)
 
     def factor(self, expected: Floats) -> float:
-        """Return the least-squares factor from `expected` to the summed counts; at least `deviation` is returned."""
+        """Return the factor by which `expected` fits the summed counts best (least squares), at least `deviation`."""
         return max(float(self.total @ expected) / float(expected @ expected), self.deviation)
 
 
@@ -349,7 +349,7 @@ class Zipf:
     shift: float = 6.0
 
     def grid(self, size: int) -> tuple[Floats, Floats]:
-        """Return a grid of values for the probability of one of `size` words, and the log prior weight of each."""
+        """Return a grid of values for the probability of one of `size` words, and the values' log prior weights."""
         edges = np.exp(np.linspace(0.0, np.log(size), _GRID + 1))
         words, ranks = np.diff(edges), np.sqrt(edges[1:] * edges[:-1])
         probabilities = (ranks + self.shift) ** -self.exponent
