@@ -4,10 +4,10 @@ Mutual TLS: the client shows its certificate in the TLS handshake, and proves th
 
 Challenge, for load balancers that terminate TLS: the server sends 32 random bytes.  The client returns its certificate,
 and a signature of the challenge and of the server certificate that it saw.  The Ed25519 key in the client's
-certificate verifies the signature.  A server that relays another server's challenge fails, because the client signs
-the certificate of the relaying server.
+certificate verifies the signature.  A malicious server cannot relay another server's challenge to log in there as this
+client: the client signs the certificate of the malicious server, and the other server refuses this signature.
 
-Both ways require a valid client certificate of this federation; the client must be a member of the run and not revoked.
+Both ways require a valid certificate by this federation's authority, and a member of the run that is not revoked.
 """
 
 import asyncio
@@ -83,9 +83,9 @@ def server_context(credentials: Credentials, *, mutual: bool = True, required: b
 def client_context(
     credentials: ClientCredentials, *, mutual: bool = True, trusted: Path | None = None
 ) -> ssl.SSLContext:
-    """Return a client's TLS context; without `mutual` the client's certificate is not shown in the handshake.
+    """Return a client's TLS context; if `mutual`, the client shows its certificate in the handshake.
 
-    The client trusts the federation's authority; if a PEM file `trusted` is given, the authorities in it instead.
+    The client trusts server certificates by the authorities in the PEM file `trusted`; if None, by the federation's.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -102,10 +102,10 @@ def client_context(
 
 
 def sign_challenge(challenge: bytes, credentials: ClientCredentials, server_certificate: bytes) -> bytes:
-    """Return the answer to a challenge: a signature, followed by the client's certificate (DER).
+    """Return the client's answer to a server's challenge: a signature, followed by the client's certificate (DER).
 
-    The signature covers the challenge, the server's certificate (DER) and the client's certificate.  Raise LoginRefused
-    if the challenge is malformed, or if the connection has no server certificate.
+    The signature covers the challenge, the certificate (DER) that the server showed in TLS, and the client's
+    certificate.  Raise LoginRefused if the challenge is malformed, or if `server_certificate` is empty.
     """
     if len(challenge) != CHALLENGE_BYTES or not server_certificate:
         raise LoginRefused("the server's challenge is malformed, or the connection has no TLS")
@@ -124,7 +124,7 @@ def verify_answer(
 ) -> ClientId:
     """Return the client that answered a challenge; raise LoginRefused if the answer or the client is not accepted.
 
-    `server_certificates`, in DER, are the certificates that clients may see: the server's and its load balancers'.
+    `server_certificates` (DER) are those that a client may have seen in TLS: the server's and its load balancers'.
     """
     check_answer_size(answer)
     signed, shown = answer[: signature.SIGNATURE_BYTES], answer[signature.SIGNATURE_BYTES :]
@@ -139,7 +139,7 @@ def verify_certificate(shown: bytes, authority: x509.Certificate, admission: Adm
 
 
 def verify_client_certificate(shown: bytes, authority: x509.Certificate, now: datetime) -> CertifiedClient:
-    """Return the client in a certificate; raise LoginRefused if it is invalid or another federation issued it."""
+    """Return the client that a certificate names; raise LoginRefused unless `authority` issued it and it is valid."""
     certificate = certificates.from_der(shown)
     certificates.check_issued_by(certificate, authority)
     certificates.check_purpose(certificate)
@@ -151,7 +151,7 @@ def verify_client_certificate(shown: bytes, authority: x509.Certificate, now: da
 
 
 def check_answer_size(answer: bytes) -> None:
-    """Raise LoginRefused unless an answer is longer than a signature and not longer than LARGEST_ANSWER."""
+    """Raise LoginRefused if an answer to a challenge is too short for signature and certificate, or too long."""
     if not answer:
         raise LoginRefused("this server asks for an answer to its challenge: join with deployment.login = 'challenge'")
     if not signature.SIGNATURE_BYTES < len(answer) <= LARGEST_ANSWER:
@@ -161,7 +161,7 @@ def check_answer_size(answer: bytes) -> None:
 def check_challenge_signed(
     bound: CertifiedClient, signed: bytes, challenge: bytes, server_certificates: Collection[bytes], shown: bytes
 ) -> None:
-    """Raise LoginRefused unless the client signed this challenge together with one of the server's certificates."""
+    """Raise LoginRefused unless `signed` is the client's signature of the challenge and of a server certificate."""
     for server_certificate in server_certificates:
         try:
             signature.verify(bound.identity.signing, _statement(challenge, server_certificate, shown), signed)
@@ -210,7 +210,7 @@ def utc_now() -> datetime:
 
 @dataclass
 class ExpiryWatch:
-    """Logs that a certificate expires soon: one warning for each of the numbers of days in ANNOUNCED_DAYS.
+    """Warns that a certificate expires soon: once for each number in ANNOUNCED_DAYS, when fewer days are left.
 
     `whose` names the party that has the certificate, in the possessive: "the server's".
     """
@@ -220,13 +220,13 @@ class ExpiryWatch:
     _announced: set[tuple[int, int]] = field(default_factory=set)
 
     async def watch(self, certificate: Callable[[], x509.Certificate]) -> None:
-        """Call `announce` for the current certificate at once and then once a day, forever."""
+        """Call `announce` now and then once a day, forever; `certificate` returns the certificate then in use."""
         while True:
             self.announce(certificate())
             await asyncio.sleep(DAY)
 
     def announce(self, certificate: x509.Certificate) -> None:
-        """Log a warning if fewer than ANNOUNCED_DAYS days are left, once for each of these numbers of days."""
+        """Log a warning if fewer days are left than a number in ANNOUNCED_DAYS for which none was logged before."""
         days = certificates.days_left(certificate, self.now())
         due = min((limit for limit in ANNOUNCED_DAYS if days < limit), default=None)
         if due is not None and (certificate.serial_number, due) not in self._announced:
@@ -244,8 +244,8 @@ class ExpiryWatch:
 class Authenticator:
     """The server's check of a client at log-in: its identity, its membership in the run, and that it is not revoked.
 
-    The signed registry is read again when its file changes; members revoked in it are refused from then on.  A registry
-    older than the one in force is ignored.  While the file is missing or damaged, the last registry stays in force.
+    The signed registry is read again when its file changes, and members that it lists as revoked are refused from then
+    on.  An older version of the registry is ignored.  While the file is missing or damaged, the last version counts.
     """
 
     credentials: Credentials
@@ -257,7 +257,7 @@ class Authenticator:
     """PEM files with the certificates of load balancers that terminate TLS; read at every log-in."""
     now: Callable[[], datetime] = utc_now
     _newest: dict[tuple[int, int, int], SignedRegistry] = field(default_factory=dict, repr=False)
-    """One item: the newest signed registry; its key is the modification time, size and inode of the file."""
+    """The newest registry; its key in this dictionary is the modification time, size and inode of the registry file."""
 
     @cached_property
     def context(self) -> ssl.SSLContext:
@@ -302,7 +302,7 @@ class Authenticator:
         self.credentials = credentials
 
     def _current(self) -> SignedRegistry:
-        """Return the newest registry; the file is read again if it has changed."""
+        """Return the newest registry that was read; read the registry file again if it has changed."""
         try:
             status = self.signed_registry.stat()
             version = (status.st_mtime_ns, status.st_size, status.st_ino)
@@ -323,7 +323,7 @@ class Authenticator:
 
 @dataclass(frozen=True)
 class LoginCredentials:
-    """A client's credentials for log-in: by its certificate in TLS if `mutual`, otherwise by signing a challenge."""
+    """A client's credentials for the log-in, by its certificate in TLS if `mutual`, else by signing a challenge."""
 
     credentials: ClientCredentials = field(repr=False)
     mutual: bool = True
@@ -348,15 +348,15 @@ class LoginCredentials:
         return replace(self, credentials=read)
 
     def answer(self, challenge: bytes, server_certificate: bytes) -> bytes:
-        """Return the answer to a challenge; empty with mutual TLS, which has proved the identity already."""
+        """Return the answer to a challenge; empty with mutual TLS, which has proved the client's identity already."""
         return b"" if self.mutual else sign_challenge(challenge, self.credentials, server_certificate)
 
 
 class ServerContact(ABC):
     """Base class of `Participant` and `Visitor`: a client that stays in contact with a server for a whole run.
 
-    The client's certificate can be read again during the run.  If attempts to connect fail repeatedly for the same
-    reason, the reason is logged once.
+    The client's certificate can be replaced during the run (`reload`).  A reason why connections fail is logged once,
+    until a connection succeeds or fails for another reason.
     """
 
     def __init__(
@@ -368,7 +368,7 @@ class ServerContact(ABC):
     async def stay(self, once: bool = False, follow: bool = False) -> None:
         """Stay in contact until the run is over; with `follow`, also in the server's next runs.
 
-        With `once`, end after one connection, or one accepted contribution of a visiting client.
+        With `once`, a connected client ends after one connection, a visiting client after one accepted contribution.
         """
         watch = asyncio.ensure_future(self._expiry.watch(lambda: self.credentials.certificate))
         try:
@@ -389,7 +389,7 @@ class ServerContact(ABC):
             log.info("the certificate was read again, for the next connection")
 
     def _note(self, event: str) -> None:
-        """Log why this client has no contact; a repeated reason is logged once."""
+        """Log `event`, the reason why this client has no contact, unless it was the latest logged reason."""
         if event != self._event:
             log.warning("%s", event)
             self.events(event)

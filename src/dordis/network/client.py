@@ -2,7 +2,7 @@
 
 The client opens all connections, and accepts none.  A `rounds.client.Client` handles one request after the other in a
 worker thread.  Meanwhile the download for the next request and the upload of the last reply continue.  At log-in and
-before every round the client compares the run's *history*, the server's list of receipts, with its own notes.
+before every round the client compares the run's *history*, the server's list of receipts, with its own stored notes.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ class Participant(ServerContact):
     """A client that takes part in a server's run until the run is over or the log-in is refused.
 
     `create_party` makes the state machine that handles requests, once for each run.  After `silence` seconds without a
-    request, and when the run is over, the client leaves the open round and erases its secrets.
+    request, and when the run is over, the client leaves the open round and erases the secrets of this round.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Participant(ServerContact):
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def stop(self) -> None:
-        """Stop handling requests; the open round stays in its journal, from which it can be restored."""
+        """Stop handling requests; the open round can be resumed from its journal."""
         if self._joined is not None and isinstance(self._joined[1], Client):
             self._joined[1].stop()
 
@@ -221,7 +221,7 @@ class Participant(ServerContact):
             party.close()
 
     def _leave_run(self, party: Party) -> None:
-        """Leave the run, which is over, and its open round; a request that is being handled ends first."""
+        """Leave a run that is over, and its open round; if a request is being handled, finish that first."""
         self._rounds.end()
         self._joined = None
         if isinstance(party, Client) and self._handling.locked():
@@ -322,13 +322,13 @@ class Participant(ServerContact):
 
 
 def check_body_expected(kind: type[Message], body: BodyInfo | None) -> None:
-    """Raise UnexpectedRequest, before the download, if a body is announced for a message type that has none."""
+    """Raise UnexpectedRequest, before any download, if a body (large field) is announced for a type that has none."""
     if body is not None and not kind.bulk:
         raise UnexpectedRequest(f"{kind.__name__} came with a body of {body.size} bytes, and has none")
 
 
 def describe_farewell(farewell: Shutdown | None) -> str:
-    """Return one line about why a connection ended and what this client does next."""
+    """Return one line: why the connection ended, and how this client continues."""
     if farewell is None:
         return "the connection to the server broke: reconnecting"
     if farewell.run_over:

@@ -1,4 +1,4 @@
-"""Set-up of a client: its owner's installation, and the participant that joins a server."""
+"""Set-up of a client: its installation, which the owner configures, and the participant or visitor that joins a run."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -42,7 +42,7 @@ from dordis.selection.beacon import Beacon, FileBeacon, SeedBeacon
 log = logging.getLogger("dordis.network")
 
 LEAST_NOISE = Fraction(4, 5)
-"""Fraction of the planned noise below which a client refuses a round; below 1, because rounding changes the noise."""
+"""Least ratio of a round's noise to the planned noise that a client accepts; below 1, because of rounding."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class ClientInstallation:
     """Largest epsilon that the owner allows over all runs and servers; None for the epsilon of the configured run."""
     now: Callable[[], datetime] = utc_now
     revoked: tuple[RevokedKeys, ...] = ()
-    """Revoked keys in the registry, oldest first; runs that began before a revocation still list the revoked keys."""
+    """Revoked keys in the registry, oldest first; the manifest of a run that began earlier still lists them."""
     place: int | None = None
     """Zero-based index of the client among the members of the registry, for which `app` was made."""
     app_at: Callable[[int], AppClient] | None = None
-    """Makes the application for an index: a client's index among a run's members may differ from `place`."""
+    """Makes the application for another index: the client's index among a run's members may differ from `place`."""
 
     fidelity = DEPLOYED
     where = "on machines of their own"
@@ -84,16 +84,16 @@ class ClientInstallation:
 
     @property
     def beacon(self) -> Beacon:
-        """Return the beacon; a constant if the run uses none."""
+        """Return the beacon; one of constant values if the run uses none."""
         return SeedBeacon(bytes(32)) if self.published is None else self.published
 
     @property
     def consents(self) -> tuple[str, ...]:
-        """Return one clause of text for each thing that the owner's policy allows and the default policy does not."""
+        """Return a clause of text for each permission that this owner's policy gives beyond the default policy."""
         return policy_for(self.job.design, self.job.protocol).consents
 
     def accept_run(self, welcome: Welcome) -> tuple[Registry, Beacon | None]:
-        """Check and record a run; return its members and its beacon (or None); raise if the owner rejects the run."""
+        """Check a run, and record it; return its members and its beacon, if any; raise if the owner rejects the run."""
         check_run_hash(welcome.run, welcome.manifest)
         theirs = read_manifest(welcome.manifest, len(self.registry) + len(self.revoked))
         planned = self.job.config.federation.clients
@@ -108,9 +108,9 @@ class ClientInstallation:
         return members, beacon
 
     def create_client(self, welcome: Welcome) -> Client:
-        """Return the client's state machine for a run, with an open round restored.
+        """Return the client's state machine for a run, and restore an open round from its journal.
 
-        Raise if the owner refuses the run.
+        Raise if the owner does not agree to the run.
         """
         if welcome.client != self.me:
             raise InputError(f"the server addresses client {welcome.client}, but this is client {self.me}")
@@ -160,7 +160,7 @@ class ClientInstallation:
 
     @property
     def policy(self) -> Policy:
-        """Return the owner's policy: it allows the configured run, with at least LEAST_NOISE of the planned noise."""
+        """Return the owner's policy: it allows the configured run with at least LEAST_NOISE times the plan's noise."""
         design = self.job.design
         agreed = policy_for(design, self.job.protocol)
         noise = LEAST_NOISE * min(noise_ratios(design.example()))
@@ -192,9 +192,9 @@ def create_participant(
     budget: float | None = None,
     others: tuple[RunConfig, ...] = (),
 ) -> Participant | Visitor:
-    """Return the client that an owner configured, not yet connected; raise InputError if a trial training fails.
+    """Return the client of an owner, not yet connected: a visitor in assisted rounds, otherwise a participant.
 
-    The owner also agrees to runs with one of the configurations in `others`.
+    The owner agrees to runs with `config` or a configuration in `others`.  Raise InputError if a trial training fails.
     """
     failures, status = OwnerLog(), ClientDirectory(state).status
     installations = []
@@ -237,7 +237,7 @@ def create_participant(
 
 @dataclass(frozen=True)
 class AgreedRuns:
-    """The runs that an owner agrees to, one installation per configuration; the registry is read again for each run."""
+    """The runs that an owner agrees to, one installation for each; the file `registry` is read again for every run."""
 
     installations: tuple[ClientInstallation, ...]
     registry: Path
@@ -253,7 +253,7 @@ class AgreedRuns:
         return self.installations[0].job.protocol
 
     def create_client(self, welcome: Welcome) -> Client:
-        """Return the client of a run that the owner agreed to; if no installation fits, raise the first refusal."""
+        """Return the client of the first installation that agrees to the run; if none does, raise the first refusal."""
         refusal: DordisError | None = None
         for installation in self._current():
             try:
@@ -305,7 +305,7 @@ class ClientCheck:
 def check_client(
     config: RunConfig, seed: int, identity: Path, registry: Path, state: Path, budget: float | None = None
 ) -> ClientCheck:
-    """Return the result of trial trainings: one as warm-up, then three; `seconds` is the longest of these three."""
+    """Train four times for trial, and return the result; its `seconds` is the longest training after the first."""
     deployable, user_code = deployment.without_simulation(config), ZeroOnFailure(log.error)
     _, installation = install(deployable, seed, identity, registry, state, user_code, budget)
     rehearse_client(installation)  # the warm-up, which compiles kernels and reads the data
@@ -316,7 +316,7 @@ def check_client(
 def rehearse_client(installation: ClientInstallation) -> float:
     """Train once for trial, from the initial model, and return the seconds that this took.
 
-    With records as the unit of privacy, train on the largest batch.  Raise InputError if the training fails.
+    With records as the unit of privacy, train on the largest possible sample.  Raise InputError if the training fails.
     """
     job = installation.job
     clip, encoding = job.design.setting.clip, job.design.record_encoding
@@ -326,9 +326,9 @@ def rehearse_client(installation: ClientInstallation) -> float:
 
 
 def check_record_seconds(seconds: float, agreed: float | None) -> None:
-    """Raise InputError unless the agreed training time is at least ROOM times the time for the largest batch.
+    """Raise InputError unless `agreed` is at least ROOM times `seconds`, the time for the largest sample of records.
 
-    Otherwise the times of replies would reveal which records were sampled.
+    With a smaller agreed time, the times of replies could reveal which records were sampled.
     """
     if agreed is None or agreed < ROOM * seconds:
         raise InputError(
@@ -385,7 +385,7 @@ def check_own_keys(credentials: ClientCredentials, signed: SignedRegistry, path:
 
 
 def check_not_helper(client: ClientId, members: Registry) -> None:
-    """Raise InputError if the client's id is that of a helper: a party in both roles needs an id and keys for each."""
+    """Raise InputError if the client's id is that of a helper: a client and a helper have different ids and keys."""
     if client in members.helpers:
         raise InputError(f"id {client} is a helper of this run: dordis assist runs it, and a client needs other keys")
 

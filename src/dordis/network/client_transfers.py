@@ -1,8 +1,8 @@
 """HTTPS transfers of connected clients and of visiting clients; an interrupted transfer is resumed.
 
-A connected client downloads models and sums, and uploads vectors, on other connections than the control connection on
-which it gets requests.  A visiting client makes single requests, each on its own connection; it repeats its
-contribution until the server accepts or refuses it.
+A connected client gets requests on its control connection; it downloads models and sums, and uploads vectors, on other
+connections.  A visiting client makes single requests, each on its own connection.  It uploads its contribution again
+until the server accepts or refuses it.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ LONGEST_RETRY_PAUSE = 5.0
 ATTEMPTS = 8
 """Number of failed attempts in a row, each without progress, after which a transfer is given up."""
 PROGRESS = 1 << 16
-"""Least number of bytes that a failed attempt to download must have received to count as progress."""
+"""A failed download that received at least this number of bytes counts as progress, and not as a failed attempt."""
 STALL = 60.0
 """Seconds without progress after which the client interrupts a transfer and tries again."""
 LARGEST_DOWNLOAD = 1 << 32
@@ -95,7 +95,7 @@ class Transfers:
         self.headers = {"Authorization": f"Bearer {welcome.token.hex()}"}
 
     async def download(self, body: BodyInfo) -> bytes:
-        """Return an announced body; raise MalformedMessage if the server sends different bytes."""
+        """Download an announced body, such as a model, and return it; raise MalformedMessage if its digest is wrong."""
         if not 0 < body.size <= LARGEST_DOWNLOAD:
             raise MalformedMessage(f"a download of {body.size} bytes was announced; at most {LARGEST_DOWNLOAD}")
         url, data = self._address.url(f"/blobs/{body.digest.hex()}"), bytearray()
@@ -128,9 +128,9 @@ class Transfers:
         return bytes(data)
 
     async def history(self, after: int, known: int) -> list[Shown]:
-        """Return the history of the rounds after index `after`: hashes of receipts, and this client's whole receipts.
+        """Return the run's history, fetched from the server: the hashes of the receipts of all rounds after `after`.
 
-        For rounds up to index `known`, whose receipts the client has stored, the history has hashes only.
+        For this client's own rounds after `known` it also has the receipts; the client has stored the earlier ones.
         """
         url = self._address.url(f"/receipts?after={after}&known={known}")
         async with self._session.get(url, headers=self.headers, ssl=self._context) as response:
@@ -138,7 +138,7 @@ class Transfers:
             return await read_history(response)
 
     async def upload(self, id: int, data: wire.Bulk) -> None:
-        """Upload the body of the reply to request `id`; stop if the server no longer expects it."""
+        """Upload the vector that belongs to the reply to request `id`; stop if the server no longer expects it."""
         url, attempt, offset, furthest = self._address.url(f"/vectors/{id}"), 0, 0, 0
         while attempt < ATTEMPTS:
             try:
@@ -167,7 +167,7 @@ class Transfers:
                 return response.status, read_offset(response.headers, size)
 
     async def _progress(self, url: str, size: int) -> tuple[int, int]:
-        """Ask how much of an upload has arrived; return HTTP status and number of bytes, both 0 without a response."""
+        """Ask how many bytes of an upload have arrived; return the HTTP status and this number, (0, 0) on failure."""
         try:
             async with self._session.head(url, headers=self.headers, ssl=self._context) as response:
                 return response.status, read_offset(response.headers, size)
@@ -176,7 +176,7 @@ class Transfers:
 
 
 async def _count_pieces(pieces: AsyncIterator[memoryview], rate: LeastRate) -> AsyncIterator[memoryview]:
-    """Yield the pieces of an upload; `rate` counts a piece as sent when the next one is requested."""
+    """Yield the pieces of an upload, and count them in `rate`: a piece is sent when the next one is requested."""
     async for piece in pieces:
         yield piece
         rate.count(len(piece))
@@ -224,7 +224,7 @@ async def _pause(attempt: int, error: BaseException) -> None:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return why a connection or a transfer failed: the reason of TLS, the message of the error, or its class name."""
+    """Return why a connection or transfer failed: in words for a TLS error, else the error's message or class name."""
     where = "the proxy in HTTPS_PROXY failed: " if isinstance(error, PROXY_ERRORS) else ""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         error = error.certificate_error
@@ -249,16 +249,16 @@ class ConnectedTime:
 
 
 class VisitorRequests:
-    """The requests of a visiting client to its server; `note` gets the reason whenever an upload is interrupted."""
+    """The requests of a visiting client to its server; `note` is called with the reason if an upload is interrupted."""
 
     def __init__(self, address: Address, credentials: LoginCredentials, note: Callable[[str], None]) -> None:
         self._address, self.credentials, self._note = address, credentials, note
         self.connected = ConnectedTime()
 
     async def download(self, path: str, limit: int, size: int | None = None) -> bytes:
-        """Return a body of at most `limit` bytes; an interrupted download is resumed.
+        """Download and return the body at a path, of at most `limit` bytes; resume the download if it is interrupted.
 
-        If `size` is None, the first response gives the size.
+        `size` is the expected size; if None, the first response states it.
         """
         data, attempt = bytearray(), 0
         while size is None or len(data) < size:
@@ -280,7 +280,10 @@ class VisitorRequests:
         return bytes(data)
 
     async def put(self, index: int, contribution: Message) -> bool:
-        """Upload a contribution; return True if it is accepted, False if it is late; raise ProtocolError if refused."""
+        """Upload a contribution to round `index`; return True if the server accepts it, False if the round is closed.
+
+        Raise ProtocolError if the server refuses the contribution.
+        """
         frame = wire.encode(contribution)
         body = b"".join((len(frame).to_bytes(LENGTH_BYTES, "big"), frame, wire.bulk_of(contribution)))
         path, offset, pause = f"/contributions/{index}", 0, FIRST_PAUSE
@@ -321,9 +324,9 @@ class VisitorRequests:
     async def request(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, data: Any = None
     ) -> AsyncIterator[ClientResponse]:
-        """Make one request on its own connection; raise what `check_admitted` raises.
+        """Make one request on a new connection, and yield the response; raise if `check_admitted` raises.
 
-        Also raise LoginRefused if this client does not accept the server's certificate.
+        Raise LoginRefused if this client does not accept the server's certificate.
         """
         began = time.monotonic()
         self.connected.requests += 1
@@ -351,10 +354,10 @@ class VisitorRequests:
 
 
 async def check_admitted(response: ClientResponse, method: str) -> None:
-    """Raise LoginRefused if the version is refused, ServerBusy for HTTP 503, ClientError for a redirect.
+    """Raise LoginRefused if the server refuses this version, ServerBusy for HTTP 503, ClientError for a redirect.
 
-    For a GET also raise LoginRefused if the client is refused (HTTP 403), and ClientError for any other HTTP error
-    except GONE.
+    For a GET also raise LoginRefused if the server refuses this client (HTTP 403), and ClientError for any other HTTP
+    error except GONE.
     """
     check_not_busy(response.status, response.headers)
     if response.status == 426:
@@ -369,7 +372,7 @@ async def check_admitted(response: ClientResponse, method: str) -> None:
 
 
 def version_refused(headers: Mapping[str, str] | None) -> LoginRefused:
-    """Return the error for a server of another version, which the headers of its response state."""
+    """Return the error for a server of another version; `headers`, those of its response, state the version."""
     theirs = (headers or {}).get(VERSION_HEADER, "another version")
     return LoginRefused(f"the server speaks {theirs}, this client {SUBPROTOCOL}: install the same version of dordis")
 

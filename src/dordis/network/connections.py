@@ -27,18 +27,18 @@ LOGIN_TIMEOUT, TLS_SHUTDOWN_TIMEOUT = 10.0, 1.0
 MOST_SILENT = 1024
 """Largest number of connections on which TLS has not begun; if there are more, the oldest connection is dropped."""
 MOST_PENDING, SHORT_PENDING_TIME, LONG_PENDING_TIME = 256, 1.0, 5.0
-"""Number of pre-login slots, one for each TLS connection that has not logged in; and seconds for which it keeps a slot.
+"""Number of pre-login slots, one for each TLS connection that has not logged in; and two times, in seconds.
 
-After this time a newer connection may take the slot.  The long time is for connections that have sent a request.
+For the short time, or the long one if it has sent a request, a connection keeps its slot even if newer ones wait.
 """
 LOG_PAUSE, MOST_FAILURES_LOGGED = 10.0, 20
-"""Seconds between two log lines about dropped connections, and the number of failed handshakes logged in that time."""
+"""Seconds between two log lines about dropped connections; most failed handshakes that are logged in this time."""
 KEEP_ALIVE = 30.0
 """Seconds for which an idle connection of a client stays open, because a TLS handshake costs a millisecond of CPU."""
 BACKLOG = 1024
 """Number of connections that the operating system queues before they are accepted."""
 LINGER = 0.1
-"""Seconds for which the server still reads the body of a refused request, so that its sender gets the response."""
+"""Seconds for which the server reads on after it has refused a request, so that the client gets the response."""
 ACCEPT_PAUSE = 1.0
 """Seconds before the next attempt after the operating system failed to accept a connection."""
 MOST_RESERVED = 320
@@ -59,8 +59,8 @@ def open_listener(host: str, port: int) -> socket.socket:
 class SilentSockets:
     """Accepted connections on which TLS has not begun.
 
-    TLS takes 300 kB of memory per connection, so it begins only when bytes arrive.  It begins on the newest connection
-    first, so that honest clients, which send at once, are served however many connections attackers hold open.
+    TLS takes 300 kB of memory per connection, so TLS begins only when the first bytes arrive, and on the newest
+    connection first.  So honest clients, which send at once, are served even if attackers hold many connections open.
     """
 
     def __init__(self) -> None:
@@ -125,15 +125,15 @@ class SilentSockets:
 
 @dataclass(eq=False)
 class Stranger:
-    """A TLS connection that has not logged in; it takes one of the MOST_PENDING pre-login slots."""
+    """A TLS connection whose client has not logged in; it takes one of the MOST_PENDING pre-login slots."""
 
     since: float
     end: asyncio.Future[None]
-    """Done when the connection is lost, or its request is authorised or answered."""
+    """A future that is done once the connection is lost, or its request is authorised or answered."""
     has_request: bool = False
 
     def drop_time(self) -> float:
-        """Return the event loop's time from which on a newer connection may take the slot."""
+        """Return the time, on the event loop's clock, from which a newer connection may take the slot."""
         return self.since + (LONG_PENDING_TIME if self.has_request else SHORT_PENDING_TIME)
 
     def release(self) -> None:
@@ -169,7 +169,7 @@ class StrangerProtocol(asyncio.Protocol):
 
 
 def raise_descriptor_limit() -> int:
-    """Raise this process's limit of open files to the hard limit; return the number of connections that fit."""
+    """Raise this process's limit of open files to the hard limit; return how many connections the new limit allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY or soft < hard:
         with contextlib.suppress(OSError, ValueError):
@@ -185,7 +185,7 @@ class HandshakeLog:
         self._since, self._failures = -math.inf, 0
 
     def fail(self, address: str, error: BaseException, now: float) -> None:
-        """Log a failed handshake, or only count it beyond MOST_FAILURES_LOGGED; a later line gives the count."""
+        """Log a failed handshake; beyond MOST_FAILURES_LOGGED, only count it, for a later line with the count."""
         if now - self._since >= LOG_PAUSE:
             if (omitted := self._failures - MOST_FAILURES_LOGGED) > 0:
                 log.warning("%d more TLS handshakes failed", omitted)
@@ -204,9 +204,9 @@ def peer_address(accepted: socket.socket) -> str:
 
 
 def end_cut(request: web.Request) -> web.Response:
-    """Log that a connection was cut or too slow during a request, and abort it; return a response for aiohttp only.
+    """Log that a connection was cut or too slow during a request, and abort the connection.
 
-    Without a response aiohttp would log a traceback.
+    Return a response that is never sent: without one aiohttp would log a traceback.
     """
     log.info("the connection from %s was cut: %s %s is not answered", request.remote, request.method, request.path)
     if request.transport is not None:
@@ -221,7 +221,7 @@ def refuse_for_now(request: web.Request, error: OSError) -> web.Response:
 
 
 class Connections:
-    """All connections of a web application; `is_authorised` tells whether a request comes from a known client."""
+    """All connections to a web application; `is_authorised` tells whether a request comes from a known client."""
 
     def __init__(
         self, app: web.Application, context: ssl.SSLContext, is_authorised: Callable[[web.Request], bool]
@@ -289,7 +289,7 @@ class Connections:
             self._silent.add(accepted)
 
     async def _start_connections(self) -> None:
-        """Start TLS on accepted connections, forever; at most MOST_PENDING at a time have not logged in."""
+        """Start TLS on accepted connections, forever; wait while MOST_PENDING connections have not logged in."""
         loop = asyncio.get_running_loop()
         while True:
             await self._silent.wait()
@@ -343,7 +343,7 @@ class Connections:
             self._dropped, self._drops_logged = 0, now
 
     async def _start_tls(self, accepted: socket.socket, stranger: Stranger) -> None:
-        """Start TLS; hold the slot until a request is authorised or answered, at most for 3 * LOGIN_TIMEOUT seconds."""
+        """Start TLS on a connection; cut it unless a request is authorised or answered in 3 * LOGIN_TIMEOUT seconds."""
         loop, transport = asyncio.get_running_loop(), None
         assert self._runner.server is not None  # noqa: S101  set up by `open`
         handler, address = self._runner.server(), peer_address(accepted)
@@ -368,7 +368,7 @@ class Connections:
 
     @web.middleware
     async def _end_pending(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Return the response, and free the pre-login slot; refusing an unauthorised request closes the connection."""
+        """Return the handler's response; free the pre-login slot; if a stranger is refused, close its connection."""
         authorised = self._is_authorised(request)
         self._note_request(request, is_over=authorised)
         if authorised and (tls := metered_tls(request.transport)) is not None:

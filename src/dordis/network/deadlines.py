@@ -1,4 +1,4 @@
-"""Deadlines for replies, by kind of request (its type name), and compilation of numeric kernels before the run.
+"""Deadlines for replies, and compilation of numeric kernels before the run.  A request's type name is its *kind*.
 
 Deadlines are fixed by the configuration, or learned from the times of earlier replies.  Clients that miss deadlines are
 left out of some rounds.
@@ -76,16 +76,19 @@ class AdaptiveDeadlines:
         return min(fixed, max(settings.least, settings.factor * self._typical[kind]))
 
     def fixed_deadline(self, kind: str) -> float:
-        """Return the fixed deadline of a kind in seconds; it bounds a client's total time for that kind in a round."""
+        """Return the fixed deadline of a kind of request in seconds, from the configuration.
+
+        All requests of the kind together may take a client at most this time in a round.
+        """
         settings, default = self.settings, self.settings.stage
         if kind == "Train":
             default = settings.train if self.train_seconds is None else self.train_seconds + settings.stage
         return settings.stages.get(kind, default) + self._work.get(kind, 0.0)
 
     def set_parameters(self, parameters: Parameters) -> None:
-        """Set the seconds that are added to deadlines for the work of helpers with n_max clients, the most of a round.
+        """Set the seconds that are added to helpers' deadlines, for the work that n_max clients, the most, would cause.
 
-        The helper decrypts the clients' mask seeds at `OpenBoxes`, and sums the clients' masks at `Reveal`.
+        A helper decrypts the clients' mask seeds at `OpenBoxes`, and sums the clients' masks at `Reveal`.
         """
         work: dict[str, float] = {}
         if isinstance(parameters, AssistedParameters):
@@ -110,9 +113,9 @@ class _UsedTime:
 
 
 class TimeAllowances:
-    """The time that each client has used in a round for all requests of a kind; a model is sent in several requests.
+    """The total time that each client has used in a round for requests of one kind, such as the pieces of a model.
 
-    Time during which several requests of a kind are open counts once.  The fixed deadline of the kind bounds the total.
+    The fixed deadline of the kind bounds the total.  Time during which several of these requests are open counts once.
 
     >>> allowances = TimeAllowances(AdaptiveDeadlines(Deadlines(stage=60.0)))
     >>> allowances.start(1, "SendModel", now=0.0)
@@ -147,7 +150,7 @@ class TimeAllowances:
 
 
 def remaining_time(deadlines: AdaptiveDeadlines, kind: str, used: float) -> float:
-    """Return the seconds that a client has to reply, if it has used `used` seconds for this kind in the round."""
+    """Return the seconds that a client has to reply to a request, after `used` seconds for this kind in the round."""
     return min(deadlines.deadline(kind), max(0.0, deadlines.fixed_deadline(kind) - used))
 
 
@@ -155,10 +158,9 @@ class SlowClients:
     """Clients that missed deadlines in their latest rounds, and are left out of some of the next rounds.
 
     A client that missed a deadline is left out of one round.  If it misses deadlines in 2, 3, 4 rounds in a row, it is
-    left out of 2, 4, 8 rounds, up to LONGEST_REST rounds.  At most `tolerance` clients, the
-    number that may drop out, are left out of one round.  If `tolerance` is 0, one client may still be left out: if it
-    were invited, its missed deadline would make the round fail.  Leaving clients out is possible with every method of
-    selection, because each method lets the server leave out unavailable clients.
+    left out of 2, 4, 8 rounds, up to LONGEST_REST rounds.  One round leaves out at most `tolerance` clients, the number
+    that may drop out, or one client if `tolerance` is 0: if that client were invited and late again, the round would
+    fail.  Every method of selection lets the server leave out unavailable clients, and so these clients, too.
 
     >>> slow = SlowClients(tolerance=1)
     >>> slow.end_round({1, 2, 3}, missed={3: "Train"})
@@ -171,11 +173,11 @@ class SlowClients:
         self.totals = {client: dict(stages) for client, stages in (totals or {}).items()}
         """By client and kind of request, the number of rounds in which the client missed the deadline."""
         self.misses: dict[ClientId, int] = {}
-        """By client, the number of its latest rounds in a row in which it missed a deadline."""
+        """By client, the number of its latest rounds, without a gap, in which it missed a deadline."""
         self._rest: dict[ClientId, int] = {}
 
     def end_round(self, invited: Collection[ClientId], missed: Mapping[ClientId, str]) -> None:
-        """Record which invited clients missed a deadline; `missed` has the kind of the late request by client."""
+        """Record which invited clients missed a deadline: `missed` has, by client, the kind of unanswered request."""
         for client in invited:
             if client not in missed:
                 self.misses.pop(client, None)
@@ -193,7 +195,7 @@ class SlowClients:
             )
 
     def without_resting(self, available: Collection[ClientId]) -> frozenset[ClientId]:
-        """Return the available clients that are not left out of the next round, and shorten every rest by one round."""
+        """Return the available clients that the next round does not leave out; to be called once for each round."""
         resting = sorted(self._rest, key=lambda client: (-self.misses.get(client, 0), client))[: self._most]
         self._rest = {client: rounds - 1 for client, rounds in self._rest.items() if rounds > 1}
         return frozenset(available) - frozenset(resting)

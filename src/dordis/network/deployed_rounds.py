@@ -1,9 +1,10 @@
-"""The rounds of a deployed run: with connected clients, or assisted, with connected helpers and visiting clients.
+"""The rounds of a deployed run, of two kinds.
 
-Both kinds of rounds wait until the beacon line of the round is published and enough parties are connected, and repeat
-a failed round after growing pauses.  A restarted server resumes the open round.  With connected clients it replays the
-stored replies.  In an assisted round it publishes the same task again, and sends the stored contributions to the
-helpers again.
+In ordinary rounds the clients stay connected (`NetworkRounds`); in assisted rounds the helpers stay connected, and the
+clients visit (`OpenRounds`).  In both kinds the server waits until the beacon line of the round is published and enough
+parties are connected.  It tries a failed round again after growing pauses.  A restarted server resumes the open round:
+in an ordinary round it processes the stored replies instead of requesting them again; in an assisted round it publishes
+the same task again, and continues with the stored contributions.
 """
 
 import logging
@@ -47,11 +48,12 @@ POLL = 30.0
 TASK = "task.bin"
 """File with the signed task of the open round, which a restarted server publishes again."""
 LONGEST_FAREWELL, LOOK = 60.0, 0.05
-"""Longest time in seconds for clients to learn that the run is over, and the pause between checks whether all have."""
+"""Seconds for which the server waits, at most, until all clients were told that the run is over; seconds between two
+checks whether they were."""
 
 
 def wait_for_beacon(beacon: Beacon, index: int, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Wait until the beacon line of a round is published; raise if the line is not later than the run's manifest."""
+    """Wait until the beacon line of a round is published; raise if its time is not after that of the run's manifest."""
     if not isinstance(beacon, FileBeacon):
         return
     if not beacon.is_published(index):
@@ -86,7 +88,10 @@ class RetryPauses:
 def wait_for_parties(
     server: Server, kind: str, expected: frozenset[ClientId], least: int, wait: float
 ) -> frozenset[ClientId]:
-    """Return the connected parties once there are `least`; first wait up to `wait` seconds for all `expected`."""
+    """Wait up to `wait` seconds for all `expected` parties, then for `least` parties; return the connected parties.
+
+    `kind` names the parties in the log, such as "clients".
+    """
     connected = server.wait(expected.issubset, wait) if wait else server.connected()
     if len(connected) < least:
         log.warning("%d %s are connected, %d are needed: waiting", len(connected), kind, least)
@@ -95,7 +100,7 @@ def wait_for_parties(
 
 
 def start_attempt(invitation: Invitation, store: RoundStore, pauses: RetryPauses) -> None:
-    """Store the index of the round before its first message is sent, and log that the round begins."""
+    """Store the index of the round, before its first message is sent; log the beginning, and count the attempt."""
     info = invitation.invite.info
     store.record_index(info.index)
     log.info("the round begins", extra=round_fields(info.run, info.index))
@@ -103,20 +108,23 @@ def start_attempt(invitation: Invitation, store: RoundStore, pauses: RetryPauses
 
 
 class ResumableEngine(RoundEngine):
-    """A round engine that gives the server's state machine of each round to its exchange, which stores the sums."""
+    """A round engine whose exchange stores every completed stage, and therefore needs the state machine of the round.
+
+    From the state machine the exchange reads the sums that it stores.
+    """
 
     def __init__(self, exchange: ResumableExchange, *arguments: Any, **options: Any) -> None:
         super().__init__(exchange, *arguments, **options)
         self._resumable = exchange
 
     def server(self, agreed: AgreedRound) -> RoundServer:
-        """Return the server's state machine of a round, after giving it to the exchange."""
+        """Make the server's state machine of a round, pass it to the exchange, and return it."""
         self._resumable.begin_round(super().server(agreed), agreed.parameters)
         return self._resumable.machine
 
 
 class NetworkRounds:
-    """Rounds with connected clients; the open round is stored on disk and resumed after a restart."""
+    """Rounds with connected clients; the open round is stored on disk, and a restarted server resumes it."""
 
     def __init__(
         self,
@@ -146,10 +154,10 @@ class NetworkRounds:
         )
 
     def available(self, index: int) -> Collection[ClientId]:
-        """Return the clients to invite, after the beacon of the round is published and enough clients are connected.
+        """Wait for the round's beacon line and for enough connected clients; return the clients to invite.
 
-        Slow clients are left out, unless fewer than the threshold would remain.  The first call also waits for all
-        members, for `deployment.wait` seconds at most.
+        Clients that recently missed deadlines (`SlowClients`) are left out, unless fewer than the threshold would
+        remain.  The first call also waits up to `deployment.wait` seconds for all members.
         """
         self._pauses.wait()
         revoked = self._authenticator.revoked_members()
@@ -163,7 +171,10 @@ class NetworkRounds:
         return self._invited
 
     def _note_clients(self) -> None:
-        """Count the deadlines missed in the latest round; write the counts and the connected clients to disk."""
+        """Count the clients' missed deadlines of the latest round; store the counts and the list of connected clients.
+
+        `dordis status` shows both.
+        """
         invited, self._invited = self._invited, frozenset()
         self._slow.end_round(invited, dict(self._server.exchange.late))
         status = ConnectedClients(tuple(sorted(self._server.connected())), self._slow.totals)
@@ -175,10 +186,10 @@ class NetworkRounds:
         return self._engine.gather(invitation, watch)
 
     def still_ready(self, ready: Collection[ClientId]) -> Collection[ClientId]:
-        """Return the ready clients that are connected, and neither excluded nor revoked.
+        """Return the clients of `ready` that are still connected, and neither excluded nor revoked.
 
-        Disconnected clients first have the grace time to reconnect.  Between training and this call clients may have
-        disconnected, because the server first finishes the evaluation of the previous round.
+        Clients may have disconnected since they trained, because the server finishes the evaluation of the previous
+        round before this call.  Wait up to the grace time (`deployment.deadlines.grace`) until they have reconnected.
         """
         self._server.disconnect_revoked(self._authenticator.revoked_members())
         left = frozenset(ready) - dict(self._server.exchange.exclusions).keys()
@@ -187,7 +198,7 @@ class NetworkRounds:
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
         """Sum the updates of a round.
 
-        A round from before a restart is resumed when its clients have reconnected, or after `deployment.wait` seconds.
+        If the server was restarted during the round, wait up to `deployment.wait` seconds for the round's clients.
         """
         before = self._store.interrupted()
         if before is None or before.parameters != agreed.parameters:
@@ -242,9 +253,9 @@ class OpenRounds:
         )
 
     def available(self, index: int) -> Collection[ClientId]:
-        """Return the members that are not revoked, once the beacon is published and a quorum of helpers is connected.
+        """Wait for the round's beacon line and for a quorum of connected helpers; return the clients not revoked.
 
-        The first call also waits for all helpers, for `deployment.wait` seconds at most.
+        The first call also waits up to `deployment.wait` seconds for all helpers.
         """
         self._pauses.wait()
         wait_for_beacon(self._beacon, index if self._every_round else 0)
@@ -255,7 +266,7 @@ class OpenRounds:
         return self._members - self._authenticator.revoked_members()
 
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
-        """Store the index of the round, and return the introductions of the helpers, with their keys for the round."""
+        """Store the index of the round; return the helpers' introductions, which have their keys for the round."""
         start_attempt(invitation, self._store, self._pauses)
         self._server.perform(self._begin(invitation.invite.info.index))
         return self._engine.gather(invitation, watch)
@@ -265,7 +276,7 @@ class OpenRounds:
         return ready
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
-        """Publish the task, collect contributions until the round closes, and let the helpers open the sum."""
+        """Publish the task, collect contributions until the round closes, and unmask their sum with the helpers."""
         is_resumed = self._begun != agreed.parameters.index  # the round was begun before a restart
         if is_resumed:
             self._server.perform(self._begin(agreed.parameters.index))
@@ -348,9 +359,9 @@ class OpenRounds:
 
 
 def say_farewell(visits: VisitEndpoint, poll: float) -> None:
-    """Tell visiting clients that the run is over, until all clients that ever asked for a task have been told.
+    """Tell visiting clients that the run is over; return when all that asked for a task since the start were told.
 
-    This takes at most two polling intervals, and at most LONGEST_FAREWELL seconds.
+    Return at the latest after 2 `poll` or LONGEST_FAREWELL seconds.  Clients visit every `poll` seconds on average.
     """
     visits.end_run()
     end = time.monotonic() + min(LONGEST_FAREWELL, 2 * poll)

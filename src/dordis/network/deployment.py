@@ -80,7 +80,7 @@ class NetworkPopulation:
 
     @classmethod
     def resume(cls, job: Job, registry: Registry, authenticator: Authenticator, path: Path) -> "NetworkPopulation":
-        """Return the population of a resumed run; raise InputError if its stored secret or its manifest is missing."""
+        """Return the population of the run in `path`; raise InputError if its stored secret or manifest is missing."""
         try:
             secret, manifest = (path / SECRET).read_bytes(), (path / MANIFEST).read_bytes()
         except OSError:
@@ -99,7 +99,7 @@ class NetworkPopulation:
 
     @cached_property
     def beacon(self) -> Beacon:
-        """Return the beacon: the published file if the run uses one, otherwise a constant."""
+        """Return the beacon: the published file if the run uses one, otherwise a beacon of constant values."""
         if not self.job.has_beacon:
             return SeedBeacon(bytes(32))
         if not self.job.config.deployment.beacon:
@@ -115,7 +115,7 @@ class NetworkPopulation:
         return self.secret
 
     def store(self, path: Path) -> None:
-        """Write the selection secret and the registry into the directory of a new run, and open the store of rounds."""
+        """Write selection secret and registry into the directory of a new run; open the stores for its open round."""
         write_new(path / SECRET, self.secret)
         self.registry.save(path / REGISTRY)
         self.round_store = RoundStore(path, self.job.protocol.parameters)
@@ -128,11 +128,11 @@ class NetworkPopulation:
         return -1 if self.round_store is None else self.round_store.last_index()
 
     def explain_failure(self) -> str:
-        """Return why clients were excluded from the latest attempt and what to do; empty if none was excluded."""
+        """Return why clients were excluded from the latest try of a round, and what to do; empty if none were."""
         return "" if self.server is None else explain_exclusions(dict(self.server.exchange.exclusions))
 
     def refusals(self) -> tuple[ClientId, ...]:
-        """Return the clients excluded from the latest attempt for another reason than being slow or disconnected."""
+        """Return the clients excluded from the latest try of a round, except slow and disconnected clients."""
         exclusions = {} if self.server is None else dict(self.server.exchange.exclusions)
         return tuple(sorted(u for u, reason in exclusions.items() if reason not in (TOO_SLOW, DISCONNECTED)))
 
@@ -144,7 +144,7 @@ class NetworkPopulation:
 
     @property
     def consents(self) -> tuple[str, ...]:
-        """Return one clause for each thing that the clients' owners must allow beyond the default policy."""
+        """Return a clause of text for each permission that the clients' owners must give beyond the default policy."""
         return policy_for(self.job.design, self.job.protocol).consents
 
     def open(self, run: bytes, selection: Selection, counted: Mapping[Attendance, OwnerCharge]) -> RoundRunner:
@@ -188,9 +188,10 @@ class NetworkPopulation:
             self.deadlines.settings = settings.deadlines
 
     def close(self, *, run_over: bool = False, reason: str = "") -> None:
-        """Stop the server; if the run is over, clients leave its last round, and the stored round is erased.
+        """Stop the server.
 
-        If the run is not over, clients get the reason, and try to reconnect until the run is resumed.
+        If the run is over, tell clients so, and erase the stored round.  Otherwise tell them the reason; they try to
+        reconnect until the run is resumed.
         """
         if self.visits is not None and run_over:
             say_farewell(self.visits, self.job.config.deployment.poll or POLL)
@@ -214,11 +215,11 @@ CURES = {
     "ParticipationRefused": ("have no participations left", "end the run here: owners decide on more"),
     "ParametersRefused": ("refused by their owner's policy", "see their logs for the policy that refused"),
 }
-"""For each reason of an exclusion from a round: a clause about the excluded clients, and advice to the operator."""
+"""By reason of an exclusion from a round: a clause that describes the excluded clients, and advice to the operator."""
 
 
 def explain_exclusions(exclusions: Mapping[ClientId, str]) -> str:
-    """Return one clause for each reason of exclusion, with the number of clients and advice; empty if there is none.
+    """Return a clause for each reason in `exclusions` (reasons by client): the number of clients, and advice.
 
     >>> explain_exclusions({1: "too slow", 2: "too slow", 3: "Aborted"})
     '2 clients missed a deadline: raise deployment.deadlines, or leave slow clients out; 1 client declined (Aborted): \
@@ -234,7 +235,7 @@ see the log of client 3'
 
 
 def largest_frame(job: Job) -> int:
-    """Return the largest size in bytes of a client's message: the message with its encrypted shares for all peers."""
+    """Return the size in bytes of the largest message of a client, which has encrypted shares for all other clients."""
     config, plan = job.config, job.design.example()
     chunks = MOST_CHUNKS if config.performance.chunks == "auto" else config.performance.chunks
     shared = 2 + max(len(noise.removable) for noise in plan.plans)
@@ -301,7 +302,7 @@ def check_train_seconds(config: RunConfig) -> None:
 
 
 def check_trainings(config: RunConfig) -> None:
-    """Raise InputError unless owners allow more trainings (`deployment.trainings`) than a round has tries."""
+    """Raise InputError unless `deployment.trainings`, the bound on a client's trainings, exceeds `federation.tries`."""
     trainings, tries = config.deployment.trainings, config.federation.tries
     if trainings <= tries:
         raise InputError(
@@ -326,7 +327,7 @@ def check_members(members: Registry, job: Job) -> None:
 
 
 def check_helpers_present(signed: SignedRegistry, helpers: Collection[ClientId]) -> None:
-    """Raise InputError if one of `helpers`, the helpers of a new run, was revoked."""
+    """Raise InputError if one of `helpers`, the ids of the helpers of a new run, was revoked in the registry."""
     gone = {revoked.client for revoked in signed.membership.revoked} - signed.registry.keys()
     if revoked := sorted(gone.intersection(helpers)):
         raise InputError(f"helper {revoked[0]} was revoked: name another one in protocol.options.helpers")
@@ -342,7 +343,7 @@ def check_helpers_named(config: RunConfig) -> None:
 
 
 def check_visitors_certified(config: RunConfig) -> None:
-    """Raise InputError if a run with visiting clients has no mutual TLS, which authenticates each of their requests."""
+    """Raise InputError unless clients of assisted rounds use mutual TLS, which authenticates each of their requests."""
     if config.protocol.use == ASSISTED and config.deployment.login != "mutual":
         raise InputError("clients of assisted rounds show their certificates in TLS: set deployment.login = 'mutual'")
 
@@ -368,7 +369,7 @@ class DeployedJob:
         return Run.start(self.job, NetworkPopulation(self.job, members, self._authenticator(members)), root, config)
 
     def resume(self, path: Path) -> Run:
-        """Return a run resumed after its last finished round, with its initial members."""
+        """Return the run in the directory `path`, resumed after its last finished round, with its initial members."""
         members = Registry.load(path / REGISTRY)
         population = NetworkPopulation.resume(self.job, members, self._authenticator(members), path)
         return Run.resume(self.job, population, path)

@@ -1,7 +1,7 @@
 """The server's HTTPS transfers except uploaded vectors: models, sums, the run's history, visitors' contributions.
 
-The history of a run has the hash of every receipt, and the whole receipts of a client's own rounds.  Visiting clients
-get the history with their next task.  The functions by which clients read sums and history are also in this module, so
+The history of a run has the hash of every receipt, and the whole receipts of a client's own rounds.  A visiting client
+gets the history together with its task.  This module also has the functions by which clients read sums and history, so
 that each format is written and read in one place.
 """
 
@@ -33,7 +33,7 @@ PIECE = 1 << 18
 DOWNLOAD_STALL = 30.0
 """Seconds without progress of a download after which the connection is cut (`LeastRate`)."""
 LENGTH_BYTES, LARGEST_FRAME = 4, 1 << 16
-"""Bytes of the big-endian length before each part of a body; largest frame of a contribution, in bytes."""
+"""Bytes of the big-endian length before each part of a body; most bytes of a contribution without its vector."""
 LARGEST_HISTORY = 1 << 28
 """Largest size of a run's history in bytes, enough for some 10,000 of a client's own rounds."""
 MOST_KEPT = 256
@@ -41,7 +41,10 @@ MOST_KEPT = 256
 
 
 class DownloadEndpoint:
-    """The HTTP endpoint /blobs/{digest}; a body is offered while a request that announces it is open."""
+    """The HTTP endpoint /blobs/{digest} for bodies: the large fields of requests, such as a model.
+
+    A body is offered while a request that announces it is open.
+    """
 
     def __init__(self, tokens: AccessTokens, slots: TransferSlots) -> None:
         self._tokens, self._slots = tokens, slots
@@ -61,7 +64,7 @@ class DownloadEndpoint:
             self._offers[digest] = (count - 1, data)
 
     def find(self, digest: bytes) -> wire.Bulk | None:
-        """Return the body offered under a digest; None if there is none."""
+        """Return the offered body that has this digest; None if there is none."""
         _, data = self._offers.get(digest, (0, None))
         return data
 
@@ -79,7 +82,7 @@ class DownloadEndpoint:
 
 
 async def send_body(request: web.Request, data: wire.Bulk) -> web.StreamResponse:
-    """Send a body, or its rest from the first byte in the Range header; raise HTTP 416 beyond the body's end.
+    """Send `data`, or its rest from the first byte that the Range header names; raise HTTP 416 if it has no such byte.
 
     Raise TimeoutError after DOWNLOAD_STALL seconds without progress.
     """
@@ -119,7 +122,7 @@ class SumDocument:
 
     @classmethod
     def from_sums(cls, sums: Sequence[SendSum]) -> "SumDocument":
-        """Return the document of the sums of consecutive rounds; each sum is applied to the model that it names."""
+        """Return the document of the sums of consecutive rounds; each sum's parameters name the model it applies to."""
         data, starts = bytearray(), dict[bytes, int]()
         for one in sums:
             starts[one.parameters.model] = len(data)
@@ -129,13 +132,16 @@ class SumDocument:
         return cls(bytes(data), starts)
 
     def since(self, digest: bytes) -> memoryview | None:
-        """Return the sums that lead from the model with this digest to the present model; None if some are missing."""
+        """Return the sums with which a client computes the present model from the model with this digest.
+
+        Return None if the document does not have them all.
+        """
         start = self.starts.get(digest)
         return None if start is None else memoryview(self.data)[start:]
 
 
 def read_sums(data: bytes) -> list[SendSum]:
-    """Return the sums in a download, in order; raise MalformedMessage if it is incomplete or has too many sums."""
+    """Return the sums in `data`, a part of a `SumDocument`; raise MalformedMessage if it is incomplete or too long."""
     sums, rest = list[SendSum](), memoryview(data)
 
     def take() -> memoryview:
@@ -156,7 +162,7 @@ def read_sums(data: bytes) -> list[SendSum]:
 
 @dataclass(eq=False)
 class SpooledUpload:
-    """The part of a contribution that has arrived, in a temporary file: an interrupted upload can be resumed."""
+    """The part of a contribution that has arrived, in a temporary file; an interrupted upload is resumed."""
 
     size: int
     file: IO[bytes] = field(default_factory=lambda: tempfile.TemporaryFile(prefix="dordis-"))  # noqa: SIM115  closed once it is read
@@ -182,7 +188,10 @@ class SpooledUpload:
         discard_file(self.file)
 
     def read(self, kind: type[Message]) -> tuple[bytes, Message]:
-        """Return the frame and the decoded message of a complete contribution; raise if it is malformed."""
+        """Return the frame (the part before the vector) and the decoded message of a complete contribution.
+
+        Raise if the contribution is malformed.
+        """
         self.file.seek(0)
         length = int.from_bytes(self.file.read(LENGTH_BYTES), "big")
         check_frame_length(length)
@@ -206,7 +215,7 @@ class SpooledUploads:
         return self._uploads.get(client)
 
     def begin(self, client: ClientId, size: int) -> SpooledUpload:
-        """Return a new upload that replaces the client's last; beyond MOST_KEPT, drop the oldest interrupted upload."""
+        """Return a new upload that replaces the client's earlier one; drop the oldest interrupted uploads if needed."""
         self.drop(client)
         idle = [u for u, upload in self._uploads.items() if not upload.is_receiving]
         for u in idle[: max(0, len(idle) - self._most + 1)]:
@@ -215,7 +224,7 @@ class SpooledUploads:
         return upload
 
     def drop(self, client: ClientId) -> None:
-        """Drop the incomplete upload of a client; if it is being received, `close_forgotten` closes its file later."""
+        """Drop a client's incomplete upload, and close its file (`close_forgotten` does, if it is being received)."""
         upload = self._uploads.pop(client, None)
         if upload is not None and not upload.is_receiving:
             upload.close()
@@ -237,7 +246,7 @@ class SpooledUploads:
 
 
 def check_frame_length(length: int) -> None:
-    """Raise MalformedMessage if the frame of a contribution is longer than LARGEST_FRAME."""
+    """Raise MalformedMessage if a contribution without its vector is longer than LARGEST_FRAME."""
     if length > LARGEST_FRAME:
         raise MalformedMessage(f"the frame of a contribution has {length} bytes, more than {LARGEST_FRAME}")
 
@@ -252,7 +261,7 @@ class ReceiptEndpoint:
         self._identify, self._directory = identify, directory
         self._digests: dict[int, str] = {}
         self._newest: Receipt | None = None
-        """The receipt with the highest index, which all clients ask for when the next round begins."""
+        """The receipt with the highest index, in memory because all clients ask for it when the next round begins."""
         self._changed = -1
         self._refreshing, self._lock = asyncio.Lock(), threading.Lock()
 
@@ -278,7 +287,7 @@ class ReceiptEndpoint:
             raise web.HTTPInternalServerError(text=str(error)) from None
 
     def history(self, client: int, after: int = -1, known: int = -1) -> list[Shown]:
-        """Return the history of all rounds after index `after`, for one client; rounds up to `known` have hashes only.
+        """Return the history of all rounds after index `after`: their hashes, and the client's receipts after `known`.
 
         Raise LedgerDamaged if a receipt is damaged.
         """
@@ -320,7 +329,7 @@ class ReceiptEndpoint:
 
 
 async def read_history(response: ClientResponse) -> list[Shown]:
-    """Return the history in a response; raise MalformedMessage if it is malformed or above LARGEST_HISTORY."""
+    """Return the history in a response; raise MalformedMessage if it is malformed or longer than LARGEST_HISTORY."""
     response.raise_for_status()
     data = bytearray()
     async for piece in response.content.iter_any():

@@ -57,12 +57,12 @@ class PendingRequest:
 
 @dataclass(eq=False)
 class RequestBatch:
-    """Requests that were sent together, and the queue of the replies to them; None marks the end of the queue."""
+    """Requests that were sent together, and the queue of the replies to them; None in the queue marks its end."""
 
     open: set[int] = field(default_factory=set)
     arrivals: "SimpleQueue[Arrival | None]" = field(default_factory=SimpleQueue)
     offers: list[bytes] = field(default_factory=list)
-    """Digests of the requests' bodies, which are offered for download while any request of the batch is open."""
+    """Digests of the requests' bodies (models and other large fields), offered for download while a request is open."""
 
 
 class NetworkExchange(MessageMeter):
@@ -83,14 +83,14 @@ class NetworkExchange(MessageMeter):
         self.exclusions: dict[ClientId, str] = {}
         """Clients that are excluded from the round, with the reason: a constant of this module, or an error name."""
         self.late: dict[ClientId, str] = {}
-        """Clients that are excluded because they were too slow, with the type name of the request they missed."""
+        """Clients that are excluded because they replied too late, with the type name of the unanswered request."""
         self._grace_timers: dict[ClientId, asyncio.TimerHandle] = {}
         self._parameters: Parameters | None = None
 
     async def __call__(self, requests: Requests) -> Replies:
         """Send requests; return an iterator over the replies that arrive before their deadlines.
 
-        After `close` nothing is sent; asyncio.CancelledError is raised and ends the round.
+        After `close`, send nothing and raise asyncio.CancelledError, which ends the round.
         """
         if self._is_closed:
             raise asyncio.CancelledError("the server stops")
@@ -108,7 +108,7 @@ class NetworkExchange(MessageMeter):
         return self._replies(batch)
 
     def prepare(self, request: Message | None) -> None:
-        """Begin a round if `request` is an invitation; store the parameters if it is the summing protocol's opening."""
+        """Begin a round if `request` is an invitation; store its parameters if it opens the summing protocol."""
         if isinstance(request, Invite):
             self.begin_round()
         elif isinstance(request, Opening):
@@ -124,12 +124,12 @@ class NetworkExchange(MessageMeter):
         self._uploads.begin_round()
 
     def set_parameters(self, parameters: Parameters) -> None:
-        """Store the parameters of a round, which bound the size of its uploads and the work of its helpers."""
+        """Store the parameters of a round; the largest upload and the deadlines of helpers follow from them."""
         self._parameters = parameters
         self._deadlines.set_parameters(parameters)
 
     def _abandon_batches(self) -> None:
-        """Give up the open requests of the previous round, and drop the replies that it has not taken."""
+        """Give up the open requests of the previous round, and drop replies that were not processed."""
         for batch in self._batches:
             for pending in [one for requests in self._open.values() for one in requests.values()]:
                 if pending.batch is batch:
@@ -140,7 +140,9 @@ class NetworkExchange(MessageMeter):
         self._batches.clear()
 
     def _encode(self, batch: RequestBatch, request: Message) -> tuple[bytes, BodyInfo | None]:
-        """Return the encoded request, and the announcement of its body (None without a body); offer the body."""
+        """Offer a request's body (its large field) for download; return the encoded request, and the body's size and
+        digest (None without a body).
+        """
         bulk = wire.bulk_of(request)
         body = self._downloads.offer(bulk) if len(bulk) else None
         if body is not None:
@@ -177,7 +179,10 @@ class NetworkExchange(MessageMeter):
     # Messages from clients
 
     def take_reply(self, u: ClientId, reply: Reply) -> None:
-        """Accept a reply, or ignore a late reply; raise ProtocolError for a second reply, or a reply to no request."""
+        """Accept the reply to an open request, or ignore it if the request was given up.
+
+        Raise ProtocolError for a second reply to a request, or if there was no such request.
+        """
         pending = self._open[u].get(reply.id)
         if pending is None or pending.reply is not None:
             self._check_late(u, reply.id, pending)
@@ -196,10 +201,10 @@ class NetworkExchange(MessageMeter):
         self._uploads.expect(u, reply.id, reply.body)
 
     def take_refusal(self, u: ClientId, refusal: Refusal) -> None:
-        """Exclude from the round a client that refuses a request.
+        """Exclude from the round a client that refuses a request, and add the refusal to `errors`.
 
-        The refusal is added to `errors`, unless the client refuses a delivered sum: an honest client does this if it
-        has left the round and was restarted.
+        A refusal of a delivered sum is not added, because an honest client refuses it after a restart in which the
+        client left the round.
         """
         pending = self._open[u].get(refusal.id)
         if pending is None:
@@ -261,7 +266,7 @@ class NetworkExchange(MessageMeter):
         return [pending.message for pending in self._open[u].values()]
 
     def suspend_client(self, u: ClientId) -> None:
-        """If a disconnected client has open requests, exclude it unless it reconnects within the grace time."""
+        """If a disconnected client has open requests, exclude it when the grace time ends without a reconnection."""
         if self._open[u] and u not in self._grace_timers:
             self._grace_timers[u] = self._loop.call_later(self._deadlines.settings.grace, self._end_grace, u)
 
@@ -290,7 +295,7 @@ class NetworkExchange(MessageMeter):
         self.exclude(u)
 
     def exclude(self, u: ClientId, reason: str = VIOLATION) -> None:
-        """Exclude a client from the rest of the round, and give up its open requests in all chunks."""
+        """Exclude a client from the rest of the round, and give up all its open requests."""
         self.exclusions.setdefault(u, reason)
         for pending in list(self._open[u].values()):
             self._give_up(pending)

@@ -1,10 +1,11 @@
 """The state directory of a helper: values that it must keep, or must erase, across restarts.
 
-An epoch is one round of a run, and an epoch key is the helper's key pair for that round.  `values/` has one file for
-the private half of each epoch key, and one for U3 (the clients in the sum) of each round index; an erased value is
-overwritten with zeros, and its file stays.  A box is a client's mask seeds, encrypted to the helper's epoch key.
-`boxes/` has the latest round's requests to open boxes, so that a restarted helper opens the boxes again.  `rounds`
-lists the rounds in which the helper served.
+An epoch is one round of a run, and an epoch key is the helper's key pair for that round.  The directory has:
+- `values/`: a file for the private half of each epoch key, and a file for each round index with the digest of the U3
+  (the clients in the sum) that the helper signed.  An erased value is overwritten with zeros, and its file stays.
+- `boxes/`: the latest round's requests to open boxes, so that a restarted helper opens the boxes again.  A box is a
+  client's mask seeds, encrypted to the helper's epoch key.
+- `rounds`: the list of the rounds in which the helper served.
 
 A further file is outside the directory, beside the helper's key file.  It has the number of values ever stored, by
 which a lost directory or an older copy is detected, and the last epoch of each run, so that no epoch gets a second key.
@@ -30,9 +31,9 @@ from dordis.protocols.assisted.helper import HelperStore
 from dordis.protocols.assisted.messages import OpenBoxes
 
 COUNT = ".count"
-"""Suffix of the file beside the key file, with the number of values ever stored and the last epoch of each run."""
+"""Suffix of the file beside the key file; the file has the number of values ever stored and each run's last epoch."""
 LOST = "lost"
-"""Name of the file with the number of values that were missing when older copies were detected."""
+"""Name of the file with the number of lost values: those that were missing when an older copy was detected."""
 _EPOCH, _SEPARATOR, _LENGTH = "epoch/", ".", 8
 DAY = timedelta(days=1)
 
@@ -41,10 +42,10 @@ class FileHelperStore(HelperStore):
     """A `HelperStore` in files: values are on disk when a function returns, and erased values are zeros.
 
     The file `count`, outside the directory, states how many values were ever stored, and for each run the last epoch
-    with a key.  No key is made for that epoch or an earlier epoch of the run.
+    with a key.  No further key is made for that epoch or an earlier one of the run.
 
     If the directory has fewer values than `count` states, it is an older copy.  After the copy was made, the helper may
-    have signed a U3 for a round whose key is in the copy; a second, different signature must be impossible.  Therefore
+    have signed a U3 for a round whose key is in the copy; it must never sign a different U3 for that round.  Therefore
     all epoch keys in the copy are erased, and the helper serves only rounds whose keys it makes from then on.
     """
 
@@ -94,7 +95,7 @@ class FileHelperStore(HelperStore):
         return self._values[key]
 
     def erase(self, key: str) -> None:
-        """Erase a value for good; its file stays, so that no other value can be stored under the key."""
+        """Erase a value; its file stays, with zeros, so that no other value is ever stored under the key."""
         overwrite_with_zeros(self._path(key))
         self._values[key] = b""
 
@@ -106,11 +107,11 @@ class FileHelperStore(HelperStore):
 
     @property
     def _size(self) -> int:
-        """Return the number of values that were ever stored: in the directory now, or known to be lost."""
+        """Return the number of values that were ever stored: those in the directory (erased or not) and lost ones."""
         return len(self._values) + self._lost
 
     def _is_past_epoch(self, key: str) -> bool:
-        """Tell whether `key` names the key of the last recorded epoch of a run or of an earlier epoch."""
+        """Tell whether `key` names an epoch key whose epoch is not after the last recorded epoch of its run."""
         run, epoch = _split_epoch(key)
         return epoch is not None and epoch <= self._epochs.get(run, -1)
 
@@ -125,7 +126,7 @@ class FileHelperStore(HelperStore):
 
 
 def _split_epoch(key: str) -> tuple[str, int | None]:
-    """Return the run and the epoch in the name of an epoch key; for the name of another value, the epoch is None."""
+    """Return run and epoch if `key` names an epoch key; if it names another value, the epoch is None."""
     run, _, epoch = key.removeprefix(_EPOCH).rpartition("/")
     return (run, int(epoch)) if key.startswith(_EPOCH) else ("", None)
 
@@ -155,7 +156,7 @@ def _damaged(path: Path) -> InputError:
 
 @dataclass(frozen=True)
 class BoxJournal:
-    """The requests of one round to open boxes, on disk before they are answered; each client's box is stored once."""
+    """The latest round's requests to open boxes, which are stored before the replies; stores each client's box once."""
 
     directory: Path
     _known: set[int] = field(default_factory=set)
@@ -177,7 +178,7 @@ class BoxJournal:
             self._known.update(new)
 
     def read(self) -> list[OpenBoxes]:
-        """Return the stored requests of the latest round; leave out an incomplete last request: it was not answered."""
+        """Return the stored requests of the latest round, without an incomplete last one, which was never answered."""
         requests = []
         for path in sorted(self.directory.glob("*")):
             data = path.read_bytes()
@@ -190,7 +191,7 @@ class BoxJournal:
         return requests
 
     def cut(self) -> None:
-        """Write the journal again without an incomplete last request."""
+        """Remove an incomplete last request from the journal."""
         requests = self.read()
         for path in self.directory.glob("*"):
             path.unlink()
@@ -207,14 +208,14 @@ class ServedRound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class ServedRounds:
-    """The rounds that a helper has served in, with a bound on the number of new rounds per day."""
+    """The file with the rounds that a helper has served in; it bounds the number of new rounds per day."""
 
     path: Path
 
     def serve(self, round: bytes, now: datetime, most: int) -> None:
         """Record a round durably, unless it is recorded already.
 
-        Raise ParametersRefused if `most` new rounds were recorded in the last 24 hours.
+        Raise ParametersRefused if `most` rounds were recorded in the 24 hours before `now`.
         """
         with AppendOnlyFile(self.path, PRIVATE).locked() as file:
             data = file.read()
@@ -231,6 +232,6 @@ class ServedRounds:
 
 
 def check_rounds_a_day(recent: int, most: int) -> None:
-    """Raise ParametersRefused if `recent`, the number of new rounds in 24 hours, has reached the policy's `most`."""
+    """Raise ParametersRefused if `recent`, the number of rounds served in the last 24 hours, has reached `most`."""
     if recent >= most:
         raise ParametersRefused(f"the helper's policy, line 'rounds_a_day', forbids this round: {recent} were served")

@@ -43,7 +43,7 @@ EXPIRY_PAUSE = 60.0
 
 @dataclass(frozen=True)
 class JournaledHelper:
-    """A helper that stores requests to open boxes (encrypted mask seeds) before it replies, and counts its rounds."""
+    """A helper that counts its rounds, and stores requests to open boxes (encrypted mask seeds) before it replies."""
 
     helper: AssistedHelper
     boxes: BoxJournal
@@ -62,10 +62,10 @@ class JournaledHelper:
         return reply
 
     def restore(self, run: bytes) -> None:
-        """Open the boxes of the latest round again after a restart, if it is of this run.
+        """Open the boxes of the latest round again after a restart, if that round is of this run.
 
         Boxes for an erased epoch key stay closed.  If a box is refused now, for example because its client was revoked,
-        that box and all boxes after it stay closed.  In both cases the helper is lost for that round only.
+        that box and all boxes after it stay closed.  In both cases this helper cannot finish that round.
         """
         self.boxes.cut()
         try:
@@ -88,7 +88,7 @@ class HelperInstallation:
     """The helper's own copy of the published randomness, by which it verifies the selection of clients."""
 
     def create_helper(self, welcome: Welcome) -> JournaledHelper:
-        """Return the helper of a run, with an open round restored; raise if registry or policy forbid the run."""
+        """Return the helper of a run, and restore an open round; raise if registry or policy do not allow the run."""
         me = self.credentials.client
         check_run_hash(welcome.run, welcome.manifest)
         signed = SignedRegistry.load(self.registry, self.credentials.authority)
@@ -146,8 +146,8 @@ def run_selection(manifest: Manifest, members: Registry, run: bytes, published: 
 def key_lifetime(manifest: Manifest) -> int:
     """Return the seconds for which a helper keeps the private half of an epoch key.
 
-    A helper makes the keys of KEYS_AHEAD rounds at a time, those of the next round and of the rounds after it.  The
-    lifetime is the longest time for which KEYS_AHEAD rounds, one after the other, may be open, plus a day.
+    A helper makes the keys of the next KEYS_AHEAD rounds at a time.  The lifetime is the longest time for which
+    KEYS_AHEAD rounds, one after the other, may be open, plus a day.
     """
     federation = manifest.config.get("federation", {})
     try:

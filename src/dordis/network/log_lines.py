@@ -1,7 +1,7 @@
 """Log lines for operators and owners, as text or JSON, with UTC time, level, run and round.
 
-A line that is logged with a run or a round (`extra={"run": ..., "round": ...}`) sets them for all later lines, until
-another line sets them again.  A client logs one line about each round (`ClientRoundLog`).
+A line that is logged with a run or a round (`extra={"run": ..., "round": ...}`) sets the run or round of all later
+lines, until another line sets it again.  A client logs one line about each round (`ClientRoundLog`).
 """
 
 import _thread
@@ -57,7 +57,7 @@ class LineFormatter(logging.Formatter):
 
 
 def escape_control(text: str) -> str:
-    """Return a text with control characters escaped, so that a peer's text cannot forge lines or move the cursor.
+    """Return a text with control characters escaped: a text from another machine must not forge lines of the log.
 
     >>> escape_control("two\\nlines")
     'two\\\\nlines'
@@ -76,7 +76,7 @@ def set_up_logging(*, quiet: bool, as_json: bool, stream: TextIO | None = None) 
 
 
 class _OutputHandler(logging.StreamHandler[TextIO]):
-    """A handler for standard output; if it cannot write, it says why and interrupts the main thread, as Ctrl-C does."""
+    """A handler for standard output; if a write fails, it prints why on stderr and acts like Ctrl-C."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  the name is logging's
         error = sys.exception()
@@ -106,7 +106,7 @@ class ClientRoundLog:
         log.debug("invited", extra=self._fields)
 
     def end(self) -> None:
-        """Log that the latest round continued without this client, if it has neither uploaded nor declined."""
+        """If this client has neither uploaded nor declined in the latest round, log that it did not take part."""
         if not self._is_logged:
             self._is_logged = True
             log.info("invited, did not take part: the server asked for no update", extra=self._fields)

@@ -4,9 +4,9 @@ Each message is one binary WebSocket frame.  The field `frame` of a request or r
 round.  A vector or model that belongs to that message, its *body*, is not in the frame: it is sent by HTTPS
 (`upload_endpoint`, `download_endpoint`), and the field `body` has its size and digest.
 
-The task of an assisted round is a document that the server signs and visiting clients fetch at any time.  It has the
-run id, the round's parameters with the helpers' signed keys, the digest of the model, and the closing time.  The key of
-the server's certificate signs it, so that a client can verify its origin even if a load balancer terminates TLS.
+The task of an assisted round is a document that visiting clients fetch at any time.  It has the run id, the round's
+parameters with the helpers' signed keys, the digest of the model, and the closing time.  The server signs the task with
+the key of its certificate.
 """
 
 import hashlib
@@ -51,9 +51,9 @@ _TASK_LABEL = b"dordis/v1/task"
 
 
 class BodyInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Size and digest of a body that is sent by HTTPS.
+    """Size and digest of a body: a large field of a message, such as a vector or model, that is sent by HTTPS.
 
-    The digest detects transmission errors and names downloads.  It does not authenticate; TLS does.
+    The digest detects transmission errors, and names downloads.  It does not authenticate the sender; TLS does.
     """
 
     size: int
@@ -74,13 +74,13 @@ class BodyInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return cls(len(data), hashlib.sha256(data).digest())
 
     def check_upload(self, data: wire.Bulk) -> None:
-        """Raise MalformedMessage unless these bytes of an upload have the announced digest."""
+        """Raise MalformedMessage unless the uploaded `data` have the announced digest."""
         key, mac = self.digest[:_MAC_KEY_BYTES], self.digest[_MAC_KEY_BYTES:]
         if len(key) != _MAC_KEY_BYTES or not hmac.compare_digest(_mac(key, data), mac):
             raise MalformedMessage("an upload does not match its announced digest")
 
     def check_download(self, data: wire.Bulk) -> None:
-        """Raise MalformedMessage unless these bytes of a download have the announced digest."""
+        """Raise MalformedMessage unless the downloaded `data` have the announced digest."""
         if hashlib.sha256(data).digest() != self.digest:
             raise MalformedMessage("a download does not match its announced digest")
 
@@ -102,13 +102,13 @@ class Challenge(Message, frozen=True):
 
 
 class Hello(Message, frozen=True):
-    """Client to server: the answer to the challenge, which is empty with mutual TLS."""
+    """Client to server: the client's answer to `Challenge`; with mutual TLS the answer is empty."""
 
     answer: bytes
     machine: bytes
     """Random id of the client process; a reconnection has the same id, another process of this client does not."""
     run: bytes = b""
-    """Id of the run that this process joined before, whose manifest need not be sent again; empty if none."""
+    """Id of the run that this client process has joined, whose manifest it has already; empty if none."""
 
     def __repr__(self) -> str:
         return "<Hello>"
@@ -128,7 +128,7 @@ class Welcome(Message, frozen=True):
 
 
 class Request(Message, frozen=True):
-    """Server to client: a message of a round that requires a reply; `body` announces a body for download."""
+    """Server to client: an encoded request of a round; `body` announces a large field that the client downloads."""
 
     id: int
     frame: bytes
@@ -136,7 +136,7 @@ class Request(Message, frozen=True):
 
 
 class Reply(Message, frozen=True):
-    """Client to server: the reply to a request; `body` announces a body that the client uploads."""
+    """Client to server: the encoded reply to request `id`; `body` announces a vector that the client uploads."""
 
     id: int
     frame: bytes
@@ -183,7 +183,7 @@ class SignedTask(Message, frozen=True):
 
 
 def sign_task(task: RoundTask, key: TlsKey, certificate: x509.Certificate) -> bytes:
-    """Return the signed document of a task."""
+    """Return an encoded `SignedTask`: the task, and its signature by the key of the server's certificate."""
     frame = wire.encode(task)
     signature = key.sign(_TASK_LABEL + frame, ec.ECDSA(hashes.SHA256()))
     return wire.encode(SignedTask(frame, certificates.to_der(certificate), signature))
@@ -219,5 +219,5 @@ def opening_of(task: RoundTask, protocol: SummingProtocol) -> Opening:
 
 
 def task_tag(document: bytes) -> str:
-    """Return the HTTP entity tag of a signed task, by which the server recognises that a client has the task."""
+    """Return the HTTP entity tag of a signed task; a client that sends the tag does not get the same task again."""
     return f'"{hashlib.sha256(document).hexdigest()}"'

@@ -2,7 +2,8 @@
 
 The open round is stored in one SQLite file in the directory of the run, in WAL mode, synced at every commit.  The
 replies of a stage are committed before the requests that depend on them are sent.  So a server that was killed at any
-point repeats the same requests, clients repeat the replies in their journals, and the round ends with the same sum.
+time and restarted sends the same requests again.  Clients repeat the replies in their journals, and the round ends with
+the sum that it would have had without the restart.
 """
 
 import contextlib
@@ -55,7 +56,10 @@ Stage = tuple[str, int]
 
 
 class CompletedStage(msgspec.Struct, frozen=True):
-    """The encoded replies of a completed stage by client; for uploads also `total`, the encoded sum of the vectors."""
+    """The encoded replies of a completed stage by client; for a stage of uploads also the encoded sum of the vectors.
+
+    Replies are stored without their vectors; `total` is the sum.
+    """
 
     replies: dict[int, bytes]
     total: bytes = b""
@@ -97,7 +101,7 @@ class RoundStore:
         return -1 if row is None else int(row[0])
 
     def begin_round(self, opened: InterruptedRound[Any]) -> None:
-        """Store a new open round in place of the previous round."""
+        """Store `opened` as the open round, and delete the previous one."""
         with self._transaction() as database:
             _delete_all(database)
             database.execute("INSERT INTO opened VALUES (0, ?)", (ENCODER.encode(opened),))
@@ -125,9 +129,9 @@ class RoundStore:
         return self._row("SELECT stage FROM answered WHERE chunk = ?", (chunk,)) is not None
 
     def record_disclosure(self, stage: Stage, requests: Requests) -> None:
-        """Store the digest of requests for a disclosure before they are sent.
+        """Store the digest of the requests for a disclosure, before they are sent.
 
-        Raise ProtocolError if different requests were stored for this stage before.
+        Raise ProtocolError if the digest of other requests is stored for this stage.
         """
         digest = digest_requests(requests)
         row = self._row("SELECT digest FROM disclosed WHERE stage = ? AND chunk = ?", stage)
@@ -156,7 +160,7 @@ class RoundStore:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Commit the statements of the block, or roll them back.
+        """Commit the statements of the block; if it raises, roll them back.
 
         Raise OSError if the disk is full, read-only or fails, InputError if SQLite fails for another reason.
         """
@@ -173,7 +177,7 @@ class RoundStore:
                 raise
 
     def _describe(self, error: sqlite3.OperationalError) -> OSError | InputError:
-        """Return the error of the disk that made SQLite fail, or an InputError if another cause did."""
+        """Return an OSError if the disk caused an error of SQLite, otherwise an InputError."""
         number = _DISK_ERRORS.get(error.sqlite_errorcode & 0xFF)  # the low byte is the primary code
         if number is None:
             return InputError(f"cannot write {self._path}: {error}; remove the cause, then resume the run")
@@ -199,9 +203,10 @@ def digest_requests(requests: Requests) -> bytes:
 
 
 def check_same_disclosure(stored: bytes, digest: bytes) -> None:
-    """Raise ProtocolError if the requests would disclose a chunk for a second set of survivors.
+    """Raise ProtocolError if `digest`, that of new requests for a disclosure, differs from the stored digest.
 
-    The difference between the sums of two sets of survivors could reveal the update of one client.
+    Other requests could disclose the chunk's sum over other survivors, and the difference of the two sums could reveal
+    the update of one client.
     """
     if stored != digest:
         raise ProtocolError("this chunk was disclosed by other requests before: the round is not continued")
@@ -217,7 +222,10 @@ class _StoredUpload:
 
 @dataclass
 class ResumableExchange:
-    """An exchange that replays completed stages from the store, and stores each stage before it requests the next."""
+    """An exchange that returns the stored replies of completed stages, and stores a stage before it sends the next.
+
+    So it never repeats a completed stage of a round that it resumes.
+    """
 
     exchange: NetworkExchange
     store: RoundStore
@@ -239,7 +247,7 @@ class ResumableExchange:
         self._uploads.clear()
 
     async def __call__(self, requests: Requests) -> Replies:
-        """Return the stored replies of a completed stage, or else send the requests."""
+        """Return the replies to requests: stored ones if the stage is completed, otherwise those that clients send."""
         request = next(iter(requests.values()), None)
         if request is None or type(request).__name__ in _GATHERING:
             return await self.exchange(requests)
@@ -256,7 +264,7 @@ class ResumableExchange:
         return self._store_replies(stage, request, await self.exchange(requests))
 
     def _store_replies(self, stage: Stage, request: Message, replies: Replies) -> Iterator[tuple[ClientId, Message]]:
-        """Yield replies, then store them; the vectors of uploads are stored later, as their sum (`_store_sum`)."""
+        """Yield replies, and then store them; of uploads, store the sum of the vectors later (`_store_sum`)."""
         taken: dict[ClientId, _StoredUpload] = {}
         for u, reply in replies:
             taken[u] = _StoredUpload(wire.encode(reply), len(wire.bulk_of(reply)))
@@ -268,9 +276,9 @@ class ResumableExchange:
             self.store.complete_stage(stage, CompletedStage(frames))
 
     def _store_sum(self, chunk: int) -> None:
-        """Store the sum of a chunk once its uploads are complete, with the encoded replies of the survivors.
+        """If the uploads of a chunk are complete and not stored, store their sum and the survivors' encoded replies.
 
-        For a client that was blamed for a malformed upload, the mark of a malformed reply is stored.
+        For a client that was blamed for a malformed upload, store the mark of a malformed reply (`Garbled`).
         """
         if chunk not in self._uploads:
             return
@@ -285,9 +293,10 @@ class ResumableExchange:
         self.store.complete_stage((name, chunk), CompletedStage(frames, data))
 
     def _replay(self, request: Message, completed: CompletedStage) -> Iterator[tuple[ClientId, Message]]:
-        """Yield stored replies; the first upload gets the sum of all vectors as its vector, the others get zeros.
+        """Yield stored replies.
 
-        A malformed reply is yielded as `Garbled` again, so that its sender is blamed again.
+        The first reply of a stage of uploads gets the sum of all vectors as its vector, the others get zeros: their sum
+        is right.  A malformed reply is yielded as `Garbled` again, so that its sender is blamed again.
         """
         zero = bytes(len(completed.total))
         for place, (u, frame) in enumerate(completed.replies.items()):

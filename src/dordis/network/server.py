@@ -1,6 +1,7 @@
-"""The server: control connections of clients, log-in, and the endpoints for uploads and downloads.
+"""The server's network: log-in and control connections of clients, and the endpoints for uploads and downloads.
 
-No protocol runs here: `exchange` carries the messages of a round, `authentication` decides which clients may log in.
+On its control connection a client gets requests and sends replies.  `network.exchange` assigns replies to requests;
+`network.authentication` decides which clients may log in.
 """
 
 import asyncio
@@ -64,9 +65,10 @@ CUT_TIMEOUT = 0.05
 class Server:
     """A server and its exchange with connected clients, on an event loop in its own thread.
 
-    Clients receive the `manifest` at log-in; its hash is the run id, `run`.  `largest_frame` bounds a client's frames.
-    `receipts` is the directory of the run's receipts, which clients compare with their own.  With `visits`, clients
-    make single requests to these endpoints, and only helpers stay connected.
+    Clients receive the `manifest` at log-in; its hash is the run id, `run`.  `largest_frame` is the largest size in
+    bytes of a client's WebSocket frame.  `receipts` is the directory of the run's receipts; clients compare them with
+    the receipts that they stored.  If `visits` is given (assisted rounds), only helpers stay connected, and clients
+    make single requests to the endpoints of `visits`.
     """
 
     def __init__(
@@ -86,7 +88,7 @@ class Server:
         self._sessions, self._tokens = Sessions(), AccessTokens()
         self._banned_until: dict[ClientId, float] = {}
         self._seen: set[ClientId] = set()
-        """Clients that have been connected since this process started, without revoked clients."""
+        """Clients that were connected at any time since this process started, except revoked clients."""
         self._closing: set[asyncio.Future[bool]] = set()
         self._expiry: asyncio.Future[None] | None = None
         self._loop = asyncio.new_event_loop()
@@ -123,7 +125,7 @@ class Server:
     def stop(self, *, run_over: bool = False, reason: str = "") -> None:
         """Tell clients that the run is over, or the `reason` why the server stops early; close all connections.
 
-        If the run is over, disconnected clients first have FAREWELL seconds to reconnect, so that they learn it.
+        If the run is over, wait first, for at most FAREWELL seconds, until disconnected clients have reconnected.
         """
         if run_over:
             self._sessions.wait(self._seen.issubset, FAREWELL)
@@ -136,11 +138,11 @@ class Server:
         return self._sessions.clients()
 
     def wait(self, enough: Callable[[frozenset[ClientId]], bool], seconds: float | None = None) -> frozenset[ClientId]:
-        """Wait until `enough` accepts the connected clients, or `seconds` have passed; return the connected clients."""
+        """Wait until `enough` is true of the connected clients, or `seconds` have passed; return these clients."""
         return self._sessions.wait(enough, seconds)
 
     def disconnect_revoked(self, clients: Collection[ClientId]) -> None:
-        """Disconnect revoked clients, and exclude them from the round."""
+        """Disconnect revoked clients, and exclude them from the open round."""
         self.perform(self._disconnect_revoked(clients))
         self._seen.difference_update(clients)
 
@@ -165,7 +167,7 @@ class Server:
         self._expiry = asyncio.ensure_future(watch.watch(lambda: self._authenticator.credentials.certificate))
 
     def _is_authorised(self, request: web.Request) -> bool:
-        """Tell whether a request has a valid access token, or comes from a visiting member."""
+        """Tell whether a request has a valid access token, or comes from a member that visits (assisted rounds)."""
         return self._tokens.is_valid(request) or (self._visits is not None and self._visits.recognise(request))
 
     async def _close(self, farewell: Shutdown) -> None:
@@ -194,7 +196,7 @@ class Server:
         return session is not None
 
     async def _login(self, request: web.Request) -> web.StreamResponse:
-        """Handle a log-in, with frames up to LARGEST_HELLO; an authenticated client gets an access token."""
+        """Authenticate a client, and send it an access token; refuse frames of more than LARGEST_HELLO bytes."""
         check_version(request.headers)
         socket = web.WebSocketResponse(
             protocols=(SUBPROTOCOL,), autoping=False, max_msg_size=LARGEST_HELLO, compress=False
@@ -225,7 +227,7 @@ class Server:
         return Welcome(client, self._run, manifest, self._tokens.issue(client, hello.machine, shown))
 
     async def _end_dead_session(self, client: ClientId, machine: bytes) -> None:
-        """End the session of a client that logs in from another process, if the old connection answers no ping."""
+        """If a client logs in from a new process, and its old connection answers no ping, end the old session."""
         session = self._sessions.get(client)
         if session is None or session.machine == machine or await session.answers_ping():
             return
@@ -301,7 +303,7 @@ class Server:
             log.info("client %d is disconnected", session.client, extra={"client": session.client})
 
     def _ban(self, client: ClientId, reason: str) -> None:
-        """Exclude a client that violated the protocol from the round, and refuse its log-ins for BAN seconds."""
+        """Exclude a client from the round for violating the protocol, and refuse its log-ins for BAN seconds."""
         log.warning("client %d is banned for %g s: %s", client, BAN, reason, extra={"client": client})
         self._banned_until[client] = self._loop.time() + BAN
         self.exchange.exclude(client)
@@ -316,7 +318,7 @@ class Server:
 
 
 def check_version(headers: Mapping[str, str]) -> None:
-    """Raise HTTP 426, with this server's SUBPROTOCOL as a header, unless the client offers the same SUBPROTOCOL."""
+    """Raise HTTP 426 unless the client offers this server's SUBPROTOCOL, which a header of the response states."""
     offered = [name.strip() for name in headers.get("Sec-WebSocket-Protocol", "").split(",")]
     if SUBPROTOCOL not in offered:
         log.warning("refused a client of another version: %s", ", ".join(offered)[:80])

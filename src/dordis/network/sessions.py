@@ -1,4 +1,4 @@
-"""Sessions of logged-in clients: access tokens, one control connection for each client, and limits against floods.
+"""Sessions of logged-in clients: access tokens, one control connection per client, and limits on bytes and frames.
 
 A control connection is the WebSocket connection on which a client gets the server's requests and sends its replies.
 """
@@ -23,7 +23,7 @@ from dordis.network.messages import TOKEN_BYTES
 from dordis.protocol import ClientId
 
 READ_AHEAD = 1 << 20
-"""Bytes allowed on a connection before a request is authorised, and on a control connection besides its messages."""
+"""Bytes that a connection may receive before a request is authorised, and a control connection beyond its messages."""
 LARGEST_RECORD = 1 << 14
 """Most bytes of content in a TLS record (RFC 8446, section 5.1), and so most bytes of one read."""
 SHORT_FRAGMENT, MOST_FRAGMENTS = 1024, 256
@@ -32,18 +32,21 @@ SHORT_FRAGMENT, MOST_FRAGMENTS = 1024, 256
 dordis clients send no fragments.
 """
 ACCEPTED: ContextVar[socket.socket | None] = ContextVar("ACCEPTED", default=None)
-"""The socket on which the present task starts TLS as the server."""
+"""The accepted socket on which the present asyncio task starts TLS."""
 
 
 class FragmentCounter:
-    """Counts short fragments of WebSocket messages in a connection's bytes; aiohttp does not report empty fragments."""
+    """Counts short fragments of WebSocket messages in the bytes of a connection.
+
+    aiohttp does not report fragments without content, of which a client could send any number.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         self._skip, self._header = 0, b""
 
     def feed(self, data: bytes) -> None:
-        """Count the short fragments in the next bytes, by RFC 6455, section 5.2."""
+        """Count the short fragments in `data`, the next bytes of the connection (format: RFC 6455, section 5.2)."""
         data, position = self._header + data, self._skip
         while position + 2 <= len(data):
             short = data[position + 1] & 0x7F
@@ -71,10 +74,10 @@ class MeteredTLS(ssl.SSLObject):
     is_flooded = False
     """Whether the connection was cut because of too many bytes or fragments."""
     send_alert: Callable[[], object] = staticmethod(lambda: None)
-    """Sends what TLS has to say about a failed handshake; asyncio closes the connection without sending it."""
+    """Sends the TLS alert about a failed handshake; asyncio would close the connection without sending the alert."""
 
     def do_handshake(self) -> None:
-        """Continue the handshake as `ssl.SSLObject` does; if it fails, tell the client why by a TLS alert."""
+        """Continue the handshake as `ssl.SSLObject` does; if it fails, send the client a TLS alert with the reason."""
         try:
             super().do_handshake()
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -101,12 +104,12 @@ class MeteredTLS(ssl.SSLObject):
 
 
 class MeteredContext(ssl.SSLContext):
-    """A server's TLS context: its connections are metered, and end with an alert if the handshake fails."""
+    """A server's TLS context, whose connections are `MeteredTLS` objects."""
 
     sslobject_class = MeteredTLS
 
     def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **options: Any) -> ssl.SSLObject:
-        """Return the TLS object of the connection that the present task starts."""
+        """Return the TLS object of the connection on which the present asyncio task starts TLS."""
         tls, accepted = super().wrap_bio(incoming, outgoing, *args, **options), ACCEPTED.get()
         if isinstance(tls, MeteredTLS) and accepted is not None:
             tls.send_alert = partial(send_rest, accepted, outgoing)
@@ -114,19 +117,19 @@ class MeteredContext(ssl.SSLContext):
 
 
 def send_rest(accepted: socket.socket, outgoing: ssl.MemoryBIO) -> None:
-    """Send what TLS still has to send, as far as the connection takes it without waiting."""
+    """Send the bytes in `outgoing`, which TLS has not sent yet, as many as the socket takes without blocking."""
     with contextlib.suppress(OSError):
         accepted.send(outgoing.read())
 
 
 def check_bytes_allowed(received: int, allowed: float) -> None:
-    """Raise SSLError, which ends the connection, if more bytes came than allowed."""
+    """Raise SSLError, which ends the connection, if `received`, the number of received bytes, is above `allowed`."""
     if received > allowed:
         raise ssl.SSLError(f"{received} bytes came, and {allowed:.0f} are allowed")
 
 
 def check_fragments(count: int) -> None:
-    """Raise SSLError, which ends the connection, if too many short fragments came."""
+    """Raise SSLError, which ends the connection, if `count`, the number of short fragments, exceeds MOST_FRAGMENTS."""
     if count > MOST_FRAGMENTS:
         raise ssl.SSLError(f"{count} short fragments of messages came")
 
@@ -140,9 +143,12 @@ def metered_tls(transport: asyncio.BaseTransport | None) -> MeteredTLS | None:
 PING_TIMEOUT = 3.0
 """Seconds in which an old connection must answer a ping when its client logs in again; otherwise it counts as dead."""
 MOST_CONTROL_FRAMES, CONTROL_FRAMES_PER_SECOND = 64, 4.0
-"""Largest burst of pings and pongs of a client, and the rate allowed after it; honest clients send few a minute."""
+"""Number of pings and pongs that a client may send at once, and per second in the long run.
+
+Honest clients send a few per minute.
+"""
 FRAMING = 64
-"""Bytes that a message may take beyond 5/4 of its length, because a proxy may split it into fragments."""
+"""Bytes that a message may take on the wire beyond 5/4 of its length, because a proxy may split it into fragments."""
 
 _TOKEN = re.compile(rf"[0-9a-f]{{{2 * TOKEN_BYTES}}}")
 
@@ -202,12 +208,15 @@ def client_certificate(request: web.Request) -> bytes | None:
 
 
 def is_bound_to(holder: TokenHolder, request: web.Request) -> bool:
-    """Tell whether a request's connection shows the holder's certificate; True if the holder showed none at log-in."""
+    """Tell whether the client of a request shows the certificate that the token's holder showed at the log-in.
+
+    Return True if the holder showed none.
+    """
     return holder.certificate is None or holder.certificate == client_certificate(request)
 
 
 class FrameLimit:
-    """A rate limit on a client's WebSocket control frames (pings and pongs), which cost time and carry no message.
+    """A rate limit on a client's WebSocket control frames (pings and pongs): a burst of `most`, then `per_second`.
 
     >>> limit = FrameLimit(most=2, per_second=1.0)
     >>> for now in (0.0, 0.0, 1.0):
@@ -252,7 +261,10 @@ class Session:
                 await self.socket.send_bytes(await self.outgoing.get())
 
     def limit_bytes(self, largest_frame: int) -> None:
-        """Limit short fragments, and bytes that belong to no message; beyond a limit the connection is cut."""
+        """From now on cut the connection if too many short fragments come, or too many bytes beyond those of messages.
+
+        A message that is under way may have up to `largest_frame` bytes.
+        """
         self.tls = metered_tls(self.transport)
         if self.tls is not None:
             self.tls.allowed = self.tls.received + largest_frame * 5 // 4 + READ_AHEAD
@@ -311,7 +323,7 @@ class Sessions:
             return frozenset(self._sessions)
 
     def wait(self, enough: Callable[[frozenset[ClientId]], bool], seconds: float | None = None) -> frozenset[ClientId]:
-        """Wait until `enough` accepts the connected clients, or `seconds` have passed; return the connected clients."""
+        """Wait until `enough` is true of the connected clients, or `seconds` have passed; return these clients."""
         with self._change:
             self._change.wait_for(lambda: enough(frozenset(self._sessions)), seconds)
             return frozenset(self._sessions)

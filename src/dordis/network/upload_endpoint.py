@@ -34,14 +34,14 @@ SLOW = 1.0
 STALL, PROGRESS = 5.0, 4096
 """An upload is cut off if fewer than PROGRESS bytes arrive in STALL seconds."""
 CHECKS_PER_TIMEOUT = 10
-"""Largest number of extensions of a timeout during its length; it is limited because each extension costs CPU time."""
+"""A timeout is extended at most this number of times during its length, because each extension costs CPU time."""
 
 _ID = re.compile("[0-9]{1,15}")
 _RANGE = re.compile(r"bytes ([0-9]{1,12})-([0-9]{1,12})/([0-9]{1,12})")
 
 
 class LeastRate:
-    """A context that raises TimeoutError if fewer than PROGRESS bytes move within `seconds`."""
+    """A context that raises TimeoutError if a transfer moves fewer than PROGRESS bytes in `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._moved, self._next_check = seconds, 0, 0.0
@@ -56,7 +56,7 @@ class LeastRate:
         await self._timeout.__aexit__(*raised)
 
     def count(self, size: int) -> None:
-        """Count bytes that moved."""
+        """Count `size` bytes as transferred."""
         self._moved += size
         if self._moved >= PROGRESS and (now := self._loop.time()) >= self._next_check:
             self._moved, self._next_check = 0, now + self._seconds / CHECKS_PER_TIMEOUT
@@ -64,7 +64,7 @@ class LeastRate:
 
 
 class TransferSlots:
-    """A bound on the simultaneous transfers of one client, uploads and downloads together."""
+    """A bound on the simultaneous transfers of each client, uploads and downloads together."""
 
     def __init__(self) -> None:
         self._transfers: Counter[ClientId] = Counter()
@@ -103,7 +103,7 @@ class BufferPool:
         return buffer if len(buffer) >= size else bytearray(size)
 
     def release(self, buffer: bytearray) -> None:
-        """Give a buffer that is not needed any more to the sender that has waited longest, or else back to the pool."""
+        """Pass a buffer that is not needed any more to the sender that has waited longest, or else back to the pool."""
         while self._waiting:
             future = self._waiting.popleft()
             if not future.done():
@@ -180,7 +180,7 @@ class Upload:
 
     @contextmanager
     def _room_on_disk(self) -> Iterator[None]:
-        """Discard the part that has arrived if the temporary file fails."""
+        """If the block cannot use the temporary file, discard the part of the upload that has arrived, and raise."""
         try:
             yield
         except OSError:
@@ -189,7 +189,10 @@ class Upload:
             raise
 
     async def finish(self) -> bytearray:
-        """Return the whole upload in a buffer that the caller releases; raise MalformedMessage for a wrong digest."""
+        """Return the complete upload in a buffer of the pool, which the caller has to release.
+
+        Raise MalformedMessage if the upload does not have the announced digest.
+        """
         if self._file is not None:
             file, self._file = self._file, None
             self._buffer = await self._pool.acquire(self.info.size)
@@ -249,7 +252,7 @@ Deliver = Callable[[ClientId, int, ReceivedVector], None]
 
 
 class UploadEndpoint:
-    """The HTTP endpoint /vectors/{request id}: PUT uploads a vector or its rest, HEAD tells how much has arrived."""
+    """The HTTP endpoint /vectors/{request id}: PUT uploads a vector or its rest, HEAD asks how many bytes arrived."""
 
     def __init__(self, tokens: AccessTokens, slots: TransferSlots, deliver: Deliver) -> None:
         self._tokens, self._slots, self._deliver = tokens, slots, deliver
@@ -260,7 +263,10 @@ class UploadEndpoint:
         self._uploads = 0
 
     def expect(self, client: ClientId, id: int, info: BodyInfo) -> None:
-        """Accept the upload that is announced for request `id`; an upload that is announced again is resumed."""
+        """Accept from now on the upload that the client has announced in its reply to request `id`.
+
+        If an incomplete upload is announced again, it is resumed.
+        """
         upload = self._expected.get((client, id))
         self._completed.get(client, set()).discard(id)  # the completed upload was lost when its client disconnected
         if upload is None:
@@ -284,7 +290,7 @@ class UploadEndpoint:
         return [web.put("/vectors/{id}", self.put), web.head("/vectors/{id}", self.head)]
 
     async def head(self, request: web.Request) -> web.Response:
-        """Respond with the number of an upload's bytes that have arrived, in a header; with HTTP 204 if all have."""
+        """Respond with the number of bytes of an upload that have arrived, in a header; HTTP 204 if it is complete."""
         client, id = self._tokens.holder(request).client, _parse_id(request.match_info["id"])
         if id in self._completed.get(client, ()):
             return web.Response(status=204)
@@ -360,8 +366,8 @@ def _parse_id(text: str) -> int:
 def parse_range(request: web.Request, least: int, most: int) -> tuple[int, int]:
     """Return the offset at which a request's body begins in the upload, and the size of the whole upload.
 
-    Raise HTTP 411 without Content-Length, and HTTP 413 if the size is not in `least`..`most` or the body does not reach
-    to the end of the upload.
+    Raise HTTP 411 without Content-Length.  Raise HTTP 413 if the size is not in `least`..`most`, or if the body ends
+    before the upload's end.
     """
     length = request.content_length
     if length is None:

@@ -2,11 +2,12 @@
 
 The *task* is the signed description of the open round.  Task, model and upload are single HTTPS requests
 (`client_transfers`).  Before every round the client compares the run's *history*, the server's list of receipts, with
-its own notes.
+its own stored notes.
 
 If `deployment.train_seconds` is set, fixed times hide how long the work on the client's data takes:
-`rounds.user_code.TimedTraining` returns the update a fixed time after the training began.  If summing the records'
-gradients, or encoding, takes longer than its fixed time, the result is returned after a whole multiple of that time.
+`rounds.user_code.TimedTraining` returns the update a fixed time after the training began.  The sum of the records'
+gradients, and the encoding, have fixed times, too.  If one of them takes longer, its result is returned after a whole
+multiple of its fixed time.
 """
 
 import asyncio
@@ -81,7 +82,10 @@ class Visitor(ServerContact):
         self._tag = ""
 
     async def _stay(self, once: bool, follow: bool) -> None:
-        """Visit until the run is over, or with `once` until one contribution is accepted, or with `follow` forever."""
+        """Visit until the run is over.
+
+        With `once`, visit until one contribution is accepted; with `follow`, also in the server's next runs, forever.
+        """
         pause = FIRST_PAUSE
         while True:
             try:
@@ -117,7 +121,7 @@ class Visitor(ServerContact):
         self._requests.credentials = self.credentials
 
     def stop(self) -> None:
-        """Stop; the open round stays in its journal, from which it can be restored."""
+        """Stop visiting; the open round can be resumed from its journal."""
         if self._joined is not None:
             self._joined[1].stop()
 
@@ -167,7 +171,7 @@ class Visitor(ServerContact):
         return taken
 
     async def _fetch_task(self) -> tuple[bytes, list[Shown] | None] | None:
-        """Return the signed task of the open round, and the run's history, which is None before this client joins.
+        """Return the signed task of the open round, and the run's history; the latter is None before this client joins.
 
         Return None if no round is open for this client, or if this client has finished the task.  Raise RunOver if the
         run is over.
@@ -213,7 +217,7 @@ class Visitor(ServerContact):
         return self._joined[1]
 
     async def _contribution(self, client: Client, task: RoundTask) -> Message:
-        """Accept the invitation, take the model, train, and return the contribution; a restored round is continued.
+        """Accept the invitation, take the model, train, and return the contribution; continue a restored round.
 
         Raise Aborted if the client is not selected.
         """
@@ -228,7 +232,7 @@ class Visitor(ServerContact):
         return contribution
 
     async def _take_model(self, client: Client, task: RoundTask, accepted: Accepted) -> None:
-        """Give the model of the round to a client that lacks it: by missed sums if possible, otherwise in pieces."""
+        """If the client lacks the model of the round, compute it from missed sums or, if that fails, download it."""
         if not accepted.has_model and not await self._catch_up(client, task, accepted.holds):
             for offset, piece in (await self._model(task)).pieces():
                 await self._in_worker(client.handle, SendModel(offset, piece))

@@ -1,7 +1,7 @@
 """The server's endpoints for visiting clients, the clients of assisted rounds.
 
-By single HTTPS requests a client fetches the task, which is the signed description of the open round, fetches the
-model, and uploads its contribution to the sum.  The client shows its certificate in TLS and keeps no connection.  A
+A client fetches the task (the signed description of the open round) and the model, and uploads its contribution to the
+sum.  Each of these is a single HTTPS request; the client shows its certificate in TLS, and keeps no connection.  A
 contribution is acknowledged when it is on disk.
 """
 
@@ -43,7 +43,7 @@ log = logging.getLogger("dordis.network")
 
 PATHS = ("/task", "/manifest", "/model/", "/sums/", "/receipts", "/contributions/")
 INDEX_HEADER, OFFSET_HEADER = "Dordis-Index", "Upload-Offset"
-"""HTTP headers: the index of the next round, for a late client; and the number of an upload's bytes that arrived."""
+"""HTTP headers of responses: index of the next round, for a late client; number of bytes of an upload that arrived."""
 ACCEPTED, CONFLICT, GONE, UNPROCESSABLE, BUSY = 204, 409, 410, 422, 503
 """HTTP status of a contribution: accepted; another one was accepted before; too late; refused; try later."""
 
@@ -62,7 +62,7 @@ class PublishedRound:
     """Closing time in seconds since 1970."""
     model: ModelBytes
     clients: frozenset[ClientId]
-    """Clients that may contribute: candidates for selection that can afford the round.
+    """Clients that may contribute: candidates for selection whose privacy budget covers the round.
 
     Revoked clients, and clients that are excluded from the run (evicted), may not contribute.
     """
@@ -71,12 +71,12 @@ class PublishedRound:
     sums: SumDocument = field(default_factory=SumDocument)
     """The recent sums, by which clients with an earlier model compute this round's model."""
     extend: Callable[[], "PublishedRound | None"] = lambda: None
-    """Returns the round with a later closing time if too few clients have contributed; None if the round closes now."""
+    """Called at the closing time: returns the round with a later closing time, or None if the round closes now."""
 
 
 @dataclass(eq=False)
 class Visit:
-    """A complete contribution that waits for admission, and a future that is set to its HTTP status."""
+    """A complete contribution that waits for admission, and a future for the HTTP status of the response to it."""
 
     client: ClientId
     upload: SpooledUpload
@@ -86,7 +86,7 @@ class Visit:
 class VisitEndpoint:
     """The HTTP endpoints /task, /manifest, /model/{digest}, /sums/{digest}, /receipts and /contributions/{index}.
 
-    `store` has the contributions to the latest round; the directory `receipts` has the receipts of finished rounds.
+    `store` has the admitted contributions to the latest round; the directory `receipts` has those of finished rounds.
     Contributions are admitted in the thread that runs the round.
     """
 
@@ -121,21 +121,21 @@ class VisitEndpoint:
     # Called from the thread that runs the rounds
 
     def begin(self, index: int, *, is_closed: bool = False) -> None:
-        """Set the index of the round whose contributions are stored, and whether it had closed before a restart."""
+        """Set the index of the round in `store`; `is_closed` tells whether that round closed before a restart."""
         self._index, self._closed = index, index if is_closed else index - 1
 
     def end_run(self) -> None:
-        """Answer all later requests for a task with the message that the run is over."""
+        """From now on answer every request for a task with HTTP 410: the run is over."""
         self._is_over = True
 
     def stop(self) -> None:
-        """Make the thread that waits for contributions leave the round, which stays open for a resumed run."""
+        """End the wait for contributions in the round's thread, by Aborted; a restarted server resumes the round."""
         self._waiting.put(None)
 
     # Publication of a round and admission of contributions
 
     async def take(self, call: OpenCall, published: PublishedRound) -> Iterator[tuple[ClientId, Message]]:
-        """Publish a round; return an iterator over its admitted contributions, which the round's thread consumes."""
+        """Publish a round; return an iterator over its admitted contributions, for the thread that runs the round."""
         self._loop = asyncio.get_running_loop()
         self._uploads.clear()
         self._waiting, self._open = SimpleQueue(), published
@@ -162,7 +162,7 @@ class VisitEndpoint:
             self._close()
 
     def _admit(self, call: OpenCall, visit: Visit, kind: type[Message]) -> Message | None:
-        """Admit a contribution, and set its HTTP status; return it if it is new and accepted, otherwise None."""
+        """Admit or refuse a contribution, and set its HTTP status; return it if it is new and accepted, else None."""
         client, status = visit.client, BUSY
         try:
             frame, reply = visit.upload.read(kind)
@@ -203,7 +203,7 @@ class VisitEndpoint:
     # Requests of clients, on the event loop
 
     def recognise(self, request: web.Request) -> bool:
-        """Tell whether a request is to these endpoints, on a connection with the TLS certificate of a member."""
+        """Tell whether a request is to one of these endpoints, and its client shows the TLS certificate of a member."""
         if not request.path.startswith(PATHS):
             return False
         try:
@@ -296,9 +296,9 @@ class VisitEndpoint:
             return await self._receive(client, published, request)
 
     async def _compare(self, client: ClientId, request: web.Request) -> web.Response:
-        """Return the response to a repeated contribution.
+        """Return the response to a client that has contributed before: whether it sends the same contribution again.
 
-        Its frame, which commits to all bytes of the contribution, is compared with the stored frame.
+        Only the frames (the parts before the vector) are compared, because a frame commits to the vector.
         """
         try:
             async with asyncio.timeout(STALL):
@@ -351,7 +351,7 @@ class VisitEndpoint:
     async def _wait_for_status(
         self, client: ClientId, published: PublishedRound, upload: SpooledUpload
     ) -> web.Response:
-        """Pass a complete contribution to the thread of the round; return the response once its status is decided."""
+        """Pass a complete contribution to the thread of the round; return the response when that thread has decided."""
         if self._open is None or self._open.index != published.index:
             upload.close()
             return self._not_open(published.index)
