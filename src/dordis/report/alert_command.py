@@ -1,4 +1,4 @@
-"""Alerts to an operator: when a run needs attention, a configured command is executed; rounds never wait for its end.
+"""Alerts to an operator: when a run needs attention, a configured command is started; rounds never wait for it.
 
 The command is the setting `alerts.command`. The command may contain an address or a password.  Therefore no manifest,
 audit archive or message contains it.  In the run's directory only the private file `alerts.toml` contains it.
@@ -84,7 +84,7 @@ class AlertCommand:
             self.alert(Kind.REFUSED, f"clients {', '.join(map(str, refused))} refused round {record.number}")
 
     def check_time(self) -> None:
-        """Raise an alert if no round has finished for a day, or if the certificate expires soon."""
+        """Raise an alert if no round has finished for a day, or if the certificate expires within `EXPIRY`."""
         if self._clock() - self._last_round >= DAY:
             self.alert(Kind.NO_ROUND, "no round has finished for a day")
         if self._expires - self._now() <= EXPIRY:
@@ -123,7 +123,7 @@ class AlertCommand:
 
 
 def split_command(command: str) -> list[str]:
-    """Return a list of the program and the arguments in a command; no shell interprets them.
+    """Return the words of a command, a program and its arguments; raise InputError if there is none.
 
     >>> split_command("mail -s dordis ops@example.org")
     ['mail', '-s', 'dordis', 'ops@example.org']

@@ -1,8 +1,9 @@
 """The audit archive of a run: one file with its evidence, and a page that says what to check and what that proves.
 
 The same files always give the same bytes of the archive: files are sorted, and stored without compression and without
-times.  `contents.json` has the hashes of the files.  So every altered byte is detected, inside and outside of the
-files.  A whole new archive in its place is detected only by the SHA-256 of the archive, which `write_archive` returned.
+times.  `contents.json` has the hashes of the files, so an altered byte is detected, inside and outside of the files.
+Somebody who alters a file and `contents.json` together makes a new archive.  What detects every such archive is the
+SHA-256 of the original one, which `write_archive` returned.
 """
 
 import hashlib
@@ -66,10 +67,10 @@ def write_archive(path: Path, target: Path) -> str:
 
 
 def verify_archive(path: Path, registry: Registry | SignedRegistry | None = None) -> VerifiedRun:
-    """Verify an audit archive; raise LedgerDamaged for any altered byte, InputError for a file that is no archive.
+    """Verify an audit archive and return what was verified; raise LedgerDamaged if the archive is damaged or altered.
 
-    Signatures are verified with the keys of the `registry`.  Without it the registry in the archive is used, which the
-    server wrote.
+    Signatures are verified with the keys of the `registry`.  Without a `registry` the one in the archive is used, which
+    the server wrote.
     """
     members = read_archive(path)
     with tempfile.TemporaryDirectory(prefix="dordis-audit-") as folder:

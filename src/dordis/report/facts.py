@@ -28,7 +28,7 @@ _CLOSE = 1e-9
 
 @dataclass(frozen=True)
 class LedgerCheck:
-    """The outcome of verifying a run's ledger: its summary, or the problem found; both are empty without a ledger."""
+    """The outcome of verifying a run's ledger: the summary of the ledger, or the problem; neither without a ledger."""
 
     summary: LedgerSummary | None = None
     problem: str = ""
@@ -74,12 +74,12 @@ class RunFacts:
 
     @property
     def reportable_epsilon(self) -> float | None:
-        """Return the epsilon that may be published for the run; None if there is none."""
+        """Return the epsilon that may be published for the run; None if `stated_epsilon` is None."""
         return None if self.stated_epsilon is None else self.stated_epsilon.epsilon
 
     @property
     def spent(self) -> float | None:
-        """Return the largest epsilon spent by a client, from the verified ledger; None if there is none."""
+        """Return the largest epsilon spent by a client, from the verified ledger; None if `stated_epsilon` is None."""
         return None if self.stated_epsilon is None else self.stated_epsilon.spent
 
     @property
@@ -136,11 +136,11 @@ class RunFacts:
 
     @property
     def noise_ratios(self) -> tuple[float, ...]:
-        """Return the ratio of charged to target noise variance of every round for which `noise_ratio` gives one."""
+        """Return `noise_ratio`, charged divided by target noise variance, of every round that has this ratio."""
         return tuple(ratio for record in self.run.rounds if (ratio := self.noise_ratio(record)) is not None)
 
     def noise_ratio(self, record: RoundRecord) -> float | None:
-        """Return the ratio of charged to target noise variance in one round; None without noise.
+        """Return the charged noise variance of a round divided by its target; None without noise.
 
         Also None for the strategy `local`: the noise of one client is charged, but the target is the noise of all
         clients together.
@@ -151,7 +151,7 @@ class RunFacts:
 
     @property
     def rounds_short_of_noise(self) -> int:
-        """Return the number of rounds in which the charged noise of the clients was below its target."""
+        """Return how many rounds had less charged noise than the target; 0 unless clients add the noise together."""
         return sum(r < 1 - _CLOSE for r in self.noise_ratios) if self.trust.noise is NoiseFrom.CLIENTS else 0
 
     @property

@@ -21,7 +21,7 @@ _Measure = Callable[[RoundRecord], Value]
 
 
 def draw_figures(all_facts: Sequence[RunFacts]) -> dict[str, Chart]:
-    """Return the charts of one or several runs by file name; if a chart has no data, its note says why."""
+    """Return the charts of one or several runs, keyed by file name; the note of a chart without data says why."""
     charts: dict[str, Chart] = {**metric_charts(all_facts), "epsilon": epsilon_chart(all_facts)}
     if len(all_facts) == 1:
         (facts,) = all_facts

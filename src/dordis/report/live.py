@@ -32,9 +32,9 @@ from dordis.rounds.watch import AttemptBegan, AttemptFailed, ClientAnswered, Sta
 STUCK = 5.0
 """Seconds after which there is a warning about the clients that have not answered the current stage."""
 MOST_NAMED, MOST_ROUNDS, MOST_NOTES = 20, 12, 20
-"""Largest numbers of clients that are named, of rounds that are listed, and of warnings and failed attempts."""
+"""Largest numbers of clients that a text names, of listed rounds, and of stored warnings and failed attempts."""
 BUDGET_WARNING = 0.8
-"""Share of the budget from which on the epsilon spent causes a warning."""
+"""Fraction of the budget: there is a warning as soon as this fraction is spent."""
 
 
 class StageView(msgspec.Struct, frozen=True):

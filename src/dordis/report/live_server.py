@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 
 
 class LivePage:
-    """Server of a run's state at `/`, `/events`, `/charts`, `/metrics`, `/healthz` and `/readyz`.
+    """The web server of a run: live page (`/`, `/events`, `/charts`), `/metrics`, and probes (`/healthz`, `/readyz`).
 
     Without a `token` the server listens on this machine only, and answers only requests whose host name is this
     machine.  `is_ready` returns the reason why no round can begin, or empty text if a round can begin.
@@ -152,7 +152,7 @@ class LivePage:
         return response
 
     async def _draw(self, request: web.Request) -> web.Response:
-        """Return the charts, drawn again if a round has finished since the last drawing and CHART_SHARE allows it."""
+        """Return the charts; draw them again only if a round has finished since and the pause (CHART_SHARE) is over."""
         finished, now = self._live.finished, self._clock()
         drawn, again, text = self._charts
         if drawn != finished and now >= again:

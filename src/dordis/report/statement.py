@@ -159,7 +159,7 @@ def _helpers(trusted: Assistance) -> Iterator[str]:
 
 
 def _computational(facts: RunFacts) -> str:
-    """Return sentences on the computational security of all tries, for a complete graph, which has the most keys."""
+    """Return sentences on the computational security of all tries, as if every two clients shared keys (worst case)."""
     manifest, records, config = facts.run.manifest, facts.run.rounds, facts.run.manifest.config
     tries, chunks = config.get("federation", {}).get("tries", TRIES), config.get("performance", {}).get("chunks", 1)
     exact = config.get("privacy", {}).get("noise", {}).get("scheme") == Scheme.EXACT.value
@@ -202,7 +202,7 @@ def _server(facts: RunFacts, colluders: str) -> Iterator[str]:
 
 
 def _colluders(manifest: Manifest, noun: str) -> str:
-    """Return in words how many colluders the plan tolerates: in the registry or, if that is unknown, in a round."""
+    """Return in words how many colluders the plan tolerates: in the registry or, if unknown, in a single round."""
     plan = manifest.plan
     if plan.all_colluders is None:
         return f"{format_count(plan.colluders, noun)} of a round"

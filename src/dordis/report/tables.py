@@ -33,7 +33,7 @@ ALWAYS_COMPARED = ("privacy.noise.kind", "simulation.fidelity", "protocol.use", 
 
 
 def describe_folding(plan: PlanRecord) -> str:
-    """Return as text the number of coordinates to which updates are folded, and the error that folding adds."""
+    """Return as text the number of coordinates to which updates are projected, and the error that projection adds."""
     if not plan.buckets:
         return "nothing shorter"
     error = (
@@ -148,7 +148,7 @@ def evictions_table(facts: RunFacts) -> TextTable:
 
 
 def complaints_table(facts: RunFacts) -> TextTable:
-    """Return a table with a row for every evicted or excluded helper and client of an assisted run."""
+    """Return a table with a row for every evicted helper and every evicted or left-out client of an assisted run."""
     is_assisted = facts.run.manifest.protocol == "assisted"
     complaints = read_complaints(facts.run.path) if is_assisted else Complaints()
     helpers = [(f"helper {h}", "evicted: it was proved wrong") for h in sorted(complaints.helpers)]
@@ -160,7 +160,7 @@ def complaints_table(facts: RunFacts) -> TextTable:
 
 
 def comparison_table(all_facts: Sequence[RunFacts]) -> TextTable:
-    """Return a table with a column for every run: the settings that differ, and the results."""
+    """Return a table with a column for every run, and a row for every differing setting and every result."""
     configured = differing_settings([facts.run for facts in all_facts])
     differing = tuple((key, *values) for key, values in configured.items() if key not in ALWAYS_COMPARED)
     names = dict.fromkeys(name for facts in all_facts for name in facts.last_metrics)
