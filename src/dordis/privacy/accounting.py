@@ -5,10 +5,9 @@ or Gaussian noise is theta^2, the squared parameter of Gaussian differential pri
 the costs of its releases (`dordis.privacy.gdp`).  For discrete Gaussian noise only Renyi divergences at integer orders
 are known.  A run with such a release is accounted for by Renyi divergences alone; for each of its Skellam or Gaussian
 releases, the smaller of two bounds counts: one from the law of the noise, one from theta^2.  The paper's figures use
-Renyi divergences throughout (`guarantee`).  The bounds for sums are from Agarwal, Kairouz and Liu, "The Skellam
-Mechanism for Differentially Private Federated Learning", 2021, and Kairouz, Liu and Steinke, "The Distributed Discrete
-Gaussian Mechanism for Federated Learning", 2021, proposition 14.  The package dp-accounting converts divergences to
-epsilon; only one function imports it, because clients do not need it.
+Renyi divergences throughout (`guarantee`).  The Renyi bounds are from Agarwal, Kairouz and Liu, "The Skellam Mechanism
+for Differentially Private Federated Learning", 2021, and Kairouz, Liu and Steinke, "The Distributed Discrete Gaussian
+Mechanism for Federated Learning", 2021, proposition 14.  The package dp-accounting converts them to epsilon.
 """
 
 import math
@@ -32,7 +31,7 @@ PAPER_ORDERS = (*range(2, 129), 256)
 ORDERS = (*range(2, 129), *(round(128 * 2 ** (i / 16)) for i in range(1, 113)))
 """Renyi orders up to 16,384: a small epsilon needs large orders."""
 SAMPLE_DISTANCE = 2.0**-105
-"""Bound on the total variation distance between one noise sample and its exact law, at any variance."""
+"""Bound on the total variation distance between the law of a drawn noise sample and the exact law, at any variance."""
 LEAST_SCALE = 0.5
 """Least scale of discrete Gaussian noise for which a Renyi divergence is proved."""
 CAP, ALL_ROUNDS, PAPER = "cap", "all-rounds", "paper"
@@ -58,7 +57,8 @@ class SkellamSum:
 class DiscreteGaussianSum:
     """One sum of `dim` coordinates under discrete Gaussian noise of `scale` from each of `clients` honest clients.
 
-    `l2` and `l1` are the sensitivities of the sum in integer units, Delta2 and Delta1.
+    At scale g, noise x has a probability proportional to exp(-x^2 / (2 g^2)).  `l2` and `l1` are Delta2 and Delta1, the
+    sensitivities of the sum.  All are in integer units.
     """
 
     l2: float
@@ -77,7 +77,7 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class Repeated:
-    """An event that happens `count` times to the same client."""
+    """The composition of `count` events like `event`, all with the data of the same client."""
 
     event: "Event"
     count: int
@@ -85,7 +85,7 @@ class Repeated:
 
 @dataclass(frozen=True)
 class Composed:
-    """Events that all happen to the same client."""
+    """The composition of `events`, all with the data of the same client."""
 
     events: "tuple[Event, ...]"
 
@@ -213,7 +213,7 @@ def epsilon(event: Event, delta: float, distance: float = 0.0) -> float:
 
 
 def guarantee(event: Event, delta: float, orders: Sequence[int] = ORDERS, distance: float = 0.0) -> Guarantee:
-    """Return the guarantee of an event at `delta` by Renyi divergences, as in the paper; `distance` as in `epsilon`.
+    """Return the guarantee of an event at `delta` by Renyi divergences; `distance` is explained at `epsilon`.
 
     >>> round(guarantee(Repeated(Gaussian(5.0), 10), delta=1e-5).epsilon, 2)
     2.81
@@ -223,7 +223,7 @@ def guarantee(event: Event, delta: float, orders: Sequence[int] = ORDERS, distan
 
 
 def _smaller_divergences(event: Event) -> Floats:
-    """Return the sum of all releases' Renyi divergences; each is the smaller of its two bounds, see the module."""
+    """Return the sum of all releases' Renyi divergences; each is bounded by its noise or theta^2, whichever is less."""
     match event:
         case Repeated(inner, count):
             return _smaller_divergences(inner) * count
@@ -233,10 +233,7 @@ def _smaller_divergences(event: Event) -> Floats:
 
 
 def _convert_to_epsilon(curve: Floats, delta: float, orders: Sequence[int], distance: float) -> Guarantee:
-    """Return the guarantee of Renyi divergences at `orders`; `distance` as in `epsilon`.
-
-    The epsilon of the guarantee is infinite if `distance` takes more than half of delta.
-    """
+    """Return the guarantee that Renyi divergences `curve` at `orders` prove; `distance` is explained at `epsilon`."""
     from dp_accounting.rdp import compute_epsilon
 
     divergences = curve.tolist()
@@ -276,12 +273,12 @@ def epsilon_spent(
 
 @dataclass(frozen=True)
 class ParticipationSchedule:
-    """The rounds of a run, in each of which `per_round` of `population` clients take part, and their accounting.
+    """The accounting of a run whose rounds each have `per_round` of `population` clients.
 
-    `accounting` says what one client is charged.  With `cap` it is charged as many rounds as the participation cap,
-    which every client enforces itself; with `all-rounds`, all rounds; with `paper`, all rounds by Renyi divergences at
-    the paper's `orders`.  The server knows which clients take part, so their sampling does not amplify privacy.  No
-    budget is reserved for failed rounds: the rounds after a failed round get more noise instead.
+    `accounting` says how many rounds each client is charged for.  'cap': as many as the participation cap, which every
+    client enforces itself.  'all-rounds': all.  'paper': all, by Renyi divergences at the paper's orders.  The server
+    knows which clients take part, so the random selection of clients does not amplify privacy.  No budget is reserved
+    for failed rounds: the rounds after a failed round get more noise instead.
     """
 
     population: int
@@ -309,7 +306,7 @@ class ParticipationSchedule:
 
     @property
     def releases(self) -> int:
-        """Return how many rounds are charged to one client: the participation cap, or all rounds, by `accounting`."""
+        """Return the number of rounds that are charged to one client, which follows from `accounting`."""
         if self.accounting != CAP:
             return self.rounds
         if self.cap is not None:
@@ -317,7 +314,7 @@ class ParticipationSchedule:
         return -(-self.rounds * self.per_round // self.population)
 
     def run(self, release: Event) -> Event:
-        """Return the event of a whole run, for one client, if every round makes the same release."""
+        """Return the composition of the rounds charged to one client, each of which makes the same `release`."""
         return Repeated(release, self.releases)
 
     def terms(self, against: str = "against the server, who knows who takes part") -> tuple[str, ...]:
@@ -333,10 +330,10 @@ class ParticipationSchedule:
 
 
 def gaussian_multiplier(epsilon: float, releases: int, delta: float) -> float:
-    """Return the least noise multiplier of Gaussian noise for `releases` releases within (epsilon, delta).
+    """Return the least noise multiplier of Gaussian noise at which `releases` releases are within (epsilon, delta).
 
-    With central privacy the server adds this noise once, to the sum.  With local privacy every client adds it, so that
-    the noise on the sum of n updates has sqrt(n) times this standard deviation.
+    With central privacy the server adds this noise once, to the sum.  With local privacy every client adds as much, so
+    the noise on the sum of n updates has a standard deviation that is larger by a factor of sqrt(n).
     """
     return multiplier_for_cost(gdp.theta_budget(check_epsilon(epsilon), check_delta(delta)) / releases)
 

@@ -32,7 +32,7 @@ Replan = Callable[[int, int], Plan]
 
 @dataclass(frozen=True)
 class Advice:
-    """Advice about a plan: plans for larger cohorts at the same budget, and `chosen`, the plan that is recommended."""
+    """Advice about `plan`: `larger` has plans for larger cohorts at the same budget; `chosen` is recommended."""
 
     plan: Plan
     larger: tuple[Plan, ...]
@@ -40,12 +40,12 @@ class Advice:
 
 
 def run_ratio(plan: Plan) -> float:
-    """Return the upper bound on the signal-to-noise ratio of all rounds together."""
+    """Return an upper bound on the signal-to-noise ratio of all rounds of a run together."""
     return plan.signal_to_noise * math.sqrt(plan.setting.participation.rounds)
 
 
 def describe_ratio(ratio: float) -> str:
-    """Describe what a model can learn if the whole run has this signal-to-noise ratio."""
+    """Return a clause that says what a model can learn if the whole run has this signal-to-noise ratio."""
     if ratio < NOTHING:
         return "the noise drowns everything"
     if ratio < EQUAL:
@@ -56,14 +56,14 @@ def describe_ratio(ratio: float) -> str:
 
 
 def describe_prospects(plan: Plan) -> str:
-    """Describe the signal-to-noise ratio of a run, what a model can learn, and how a better ratio is reached."""
+    """Return a text about the signal-to-noise ratio of a run: what a model can learn, and what improves the ratio."""
     ratio = run_ratio(plan)
     said = f"signal-to-noise ratio of the run {ratio:.3g}: {describe_ratio(ratio)}"
     return said if ratio >= ENOUGH else f"{said}. {describe_needs(plan, EQUAL if ratio < EQUAL else ENOUGH)}"
 
 
 def describe_needs(plan: Plan, ratio: float) -> str:
-    """Say how many clients, or how small a model, would have this signal-to-noise ratio at the same epsilon."""
+    """Return a sentence: with how many clients, or how small a model, the run would have this signal-to-noise ratio."""
     smaller = parameters_for_ratio(plan, ratio)
     model = f", or a model of about {smaller:,} parameters instead of {plan.setting.dim:,}" if smaller else ""
     return f"A ratio of {ratio:g} takes about {clients_for_ratio(plan, ratio):,} clients{model}, or a larger epsilon."
@@ -78,9 +78,10 @@ def check_prospects(plan: Plan) -> None:
 def advise(plan: Plan, replan: Replan) -> Advice:
     """Return plans for larger cohorts, and a recommended plan.
 
-    The recommended plan has as many rounds as possible without costing a client more participations than the given
-    plan.  It keeps the cohort if the run then has a signal-to-noise ratio of at least `ENOUGH`, or if no larger cohort
-    can be planned.  Otherwise it has about the smallest cohort with this ratio, or the largest allowed one.
+    The recommended plan has as many rounds as possible (`whole_rounds`) without more participations of a client than
+    in `plan`.  The size of the cohort stays the same if the run then has a signal-to-noise ratio of at least `ENOUGH`,
+    or if no larger cohort can be planned.  Otherwise the cohort has about the least size with this ratio, but at most
+    `LARGEST_COHORT`.
     """
     cohort = plan.setting.participation
     population, n, rounds = cohort.population, cohort.per_round, cohort.rounds
@@ -94,7 +95,7 @@ def advise(plan: Plan, replan: Replan) -> Advice:
 
 
 def larger_cohorts(per_round: int, population: int) -> tuple[int, ...]:
-    """Return the cohort sizes to compare: two, four and ten times `per_round`, at most `population`.
+    """Return the cohort sizes that are compared with `per_round`: two, four and ten times as many, up to `population`.
 
     >>> larger_cohorts(100, 1000), larger_cohorts(400, 1000), larger_cohorts(10, 10)
     ((200, 400, 1000), (800, 1000), ())
@@ -103,9 +104,9 @@ def larger_cohorts(per_round: int, population: int) -> tuple[int, ...]:
 
 
 def whole_rounds(population: int, per_round: int, rounds: int) -> int:
-    """Return the largest number of rounds that costs a client no more participations than `rounds` rounds do.
+    """Return the largest number of rounds in which no client takes part more often than in `rounds` rounds.
 
-    The result is at most `MORE_ROUNDS` times `rounds`.
+    Clients take part equally often.  The result is at most `MORE_ROUNDS` times `rounds`.
 
     >>> whole_rounds(539, 100, 51), whole_rounds(1000, 1000, 57)
     (53, 57)
@@ -124,16 +125,15 @@ def round_up_to_two_digits(count: int) -> int:
 
 
 def clients_for_ratio(plan: Plan, ratio: float) -> int:
-    """Return about how many clients a run needs for a signal-to-noise ratio.
+    """Return about how many clients N a run needs for a signal-to-noise ratio, rounded up to two digits.
 
-    The fraction n / N of the N clients that takes part in a round stays the same.  The ratio grows as sqrt(N n), and
-    therefore in proportion to N.
+    A round has the same fraction n / N of them as in the plan.  The ratio grows as sqrt(N n), so in proportion to N.
     """
     return max(2, round_up_to_two_digits(math.ceil(plan.setting.participation.population * ratio / run_ratio(plan))))
 
 
 def parameters_for_ratio(plan: Plan, ratio: float) -> int:
-    """Return about how many parameters a model may have at most for a signal-to-noise ratio, with the same clients.
+    """Return about the largest number of model parameters at which a run of this plan has a signal-to-noise ratio.
 
     The result is 0 if even a model of one parameter has a smaller ratio.
     """
@@ -158,7 +158,7 @@ def _unit(count: int) -> int:
 
 
 def _plan_possible(replan: Replan, cohorts: tuple[int, ...], rounds: int) -> Iterator[Plan]:
-    """Yield the plan of each cohort; cohorts that the other settings do not allow are left out."""
+    """Yield the plan for each size in `cohorts`; sizes that the run's other settings do not allow are left out."""
     for per_round in cohorts:
         try:
             yield replan(per_round, rounds)
@@ -171,9 +171,9 @@ RATES = tuple(Fraction(tenths, 10) for tenths in range(5))
 
 @dataclass(frozen=True)
 class DropoutForecast:
-    """The epsilon of a run with each noise scheme, if `dropped` clients drop out of every round.
+    """The epsilon of a run with each of three noise schemes, if `dropped` clients drop out of every round.
 
-    An epsilon is None if rounds with so many dropouts fail.
+    `rate` is the dropout rate from which `dropped` was computed.  An epsilon is None if such rounds fail.
     """
 
     rate: Fraction

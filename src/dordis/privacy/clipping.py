@@ -2,10 +2,10 @@
 
 Andrew, Thakkar, McMahan and Ramaswamy, "Differentially Private Learning with Adaptive Clipping", 2021, algorithm 1.
 Each client sends one clipping bit, "the norm of my update is at most the bound", as a further release beside its
-update: +s or -s in the ring at a scale s, without rounding.  An absent client adds 0, so the sensitivities Delta2 and
-Delta1 are s.  If bits were encoded as 2s and 0, the sensitivities would be 2s; algorithm 1 shifts the bits by one half
-for the same reason.  The number of survivors is public, so the fraction of norms below the bound follows from the sum.
-The bound of a round is computed from released sums of earlier rounds, which costs no more privacy.
+update.  At scale s the bit is encoded as +s for yes and -s for no.  An absent client adds 0, so the sensitivities
+Delta2 and Delta1 are s.  If bits were encoded as 2s and 0, the sensitivities would be 2s; algorithm 1 shifts the bits
+by one half for the same reason.  The number of survivors is public, so the fraction of norms below the bound follows
+from the sum.  The bound of a round is computed from released sums of earlier rounds, which costs no more privacy.
 """
 
 import math
@@ -23,7 +23,7 @@ CLIPPING_BIT = "clipping bit"
 
 
 class Quantile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="quantile"):
-    """Adaptive clipping: the quantile of the norms that the bound follows, its start, rate and limits.
+    """The rule of adaptive clipping: how the clip bound follows a quantile of the norms of updates.
 
     `target` is the quantile, `start` the first bound, and `rate` the step size (eta_C in the paper on adaptive
     clipping).  The bound stays in `least` .. `most` even if the noise is large.  `share` is the part of the privacy
@@ -67,7 +67,7 @@ class Clipping:
 
     @property
     def further(self) -> tuple[FurtherValue, ...]:
-        """Return the clipping bits as the only further release; empty if the bound is fixed."""
+        """Return the further releases that clipping needs: the clipping bits, or none if the bound is fixed."""
         return (FurtherValue(CLIPPING_BIT, self.rule.share),) if self.rule else ()
 
     def advance(self, below: float | None) -> "Clipping":
@@ -81,7 +81,7 @@ class Clipping:
 
 
 def clipping_bit(scale: int) -> FurtherRelease:
-    """Return the further release of the clipping bits: a bit is `scale` or -`scale` in the ring."""
+    """Return the further release of the clipping bits, which are encoded as `scale` or -`scale`."""
     return FurtherRelease(CLIPPING_BIT, scale)
 
 
@@ -97,15 +97,15 @@ def bit_value(norm: float, bound: float) -> int:
 
 
 def bit_error(bit: PlannedRelease, clients: int, kappa: Fraction) -> float:
-    """Return the standard deviation of the noisy fraction of clients whose norm is at most the bound.
+    """Return the standard deviation of the noise on the fraction of `clients` clients whose norm is at most the bound.
 
-    `kappa` is the variance of the noise left in the sum divided by the planned variance of `bit`.
+    `kappa` is the variance of the noise left in the sum of the bits, divided by its planned variance.
     """
     return bit.deviation(kappa) / (2 * clients)
 
 
 def fraction_below(bits: FurtherSum | None) -> float | None:
-    """Return the fraction of summed clients whose norm is at most the bound; None if there were no clipping bits.
+    """Return the noisy fraction of survivors whose norm is at most the bound; None if there were no clipping bits.
 
     The estimate has no bias, so the noise may take it below 0 or above 1.
     """

@@ -62,7 +62,7 @@ _POSITIVE = (
     2.732589571,
 )
 LEVELS = np.array([-level for level in reversed(_POSITIVE)] + list(_POSITIVE))
-"""The 16 values that a coordinate can take, for a standard Gaussian: the means of the quantiser's cells."""
+"""The 16 values of a quantised coordinate, in units of its standard deviation: the means of the quantiser's cells."""
 EDGES = (LEVELS[1:] + LEVELS[:-1]) / 2
 DISTORTION = 0.009501008
 """The mean squared error of the quantiser for a standard Gaussian."""
@@ -124,7 +124,7 @@ class Grid:
         return x
 
     def place(self, x: npt.NDArray[Number], dealt: npt.NDArray[Number], start: int) -> None:
-        """Write whole blocks of a dealt vector, from its position `start` on, to their original coordinates in `x`."""
+        """Write `dealt`, whole blocks of a dealt vector from position `start` on, to their original places in `x`."""
         rows, first = dealt.reshape(-1, self.block), start // self.block
         whole, rest = divmod(self.summed_dim, self.blocks)
         last = first + len(rows)
@@ -134,7 +134,7 @@ class Grid:
 
 
 def chunk_ends(dim: int, block: int, chunks: int) -> list[int]:
-    """Return the end position of each chunk of a vector: chunks are whole blocks, and differ by at most one block.
+    """Return the end position of each chunk of a vector: chunks are whole blocks, some one block longer than others.
 
     >>> chunk_ends(10, 4, 2)
     [8, 12]
@@ -155,9 +155,9 @@ def encode(
 ) -> Vector:
     """Return an update, clipped to norm `clip` in real units, as a vector over the ring, without noise.
 
-    The rotation comes from the public seed of the round, the rounding from the client's own entropy.  The squared
-    norm of the integer vector never exceeds `bound`.  A random rounding that exceeds `bound` is drawn again as a whole.
-    A vector that is rounded to the nearest integers is shrunk until its rounding keeps to `bound`.
+    The rotation is drawn from the public seed of the round, the rounding from the client's own `entropy`.  The squared
+    norm of the integer vector never exceeds `bound`, if given.  A vector that is rounded at random is rounded again as
+    a whole until it keeps to `bound`.  A vector that is rounded to the nearest integers is shrunk until it does.
     """
     turned = rotate_update(update, grid, public_seed, clip)
     # Folding and floating point may have made the vector longer than the clip bound: clip it again.
@@ -178,19 +178,22 @@ def encode(
 
 
 def choose_rounding(grid: Grid, clip: float) -> str:
-    """Return `NEAREST` if updates are folded and the scale is fine enough for `clip`, else `STOCHASTIC`."""
+    """Return `NEAREST` if updates are folded and the grid is fine enough at this clip bound, else `STOCHASTIC`."""
     fine = scaling.is_fine_enough(grid.scale * clip, grid.padded)
     return NEAREST if grid.buckets and fine and clip < math.inf else STOCHASTIC
 
 
 def is_rounded_to_nearest(turned: Reals, scale: float, grid: Grid, clip: float) -> bool:
-    """Tell whether a rotated update is rounded to the nearest: not if its norm is so small that it would become 0."""
+    """Tell whether the rotated update `turned` is rounded to the nearest integers, and not at random.
+
+    An update of a very small norm is always rounded at random, because most of its nearest integers would be 0.
+    """
     large = scale * norm(turned) >= scaling.SMALL * math.sqrt(grid.padded)
     return large and choose_rounding(grid, clip) == NEAREST
 
 
 def rotate_update(update: Reals, grid: Grid, public_seed: bytes, clip: float = math.inf) -> Reals:
-    """Return the update clipped, folded, dealt to blocks and rotated, in real units; folding may increase its norm."""
+    """Return the update clipped, then folded, dealt to blocks and rotated; folding may take the norm beyond `clip`."""
     x = check_update(update, grid)
     factor = clip_factor(x, clip)
     if grid.buckets:
@@ -201,7 +204,10 @@ def rotate_update(update: Reals, grid: Grid, public_seed: bytes, clip: float = m
 
 
 def unfold_sum(sums: Floats, grid: Grid, public_seed: bytes) -> Floats:
-    """Copy the buckets of a sum back to the coordinates; the folding error stays (see `dordis.privacy.projection`)."""
+    """Return a sum of folded updates at full length: every bucket is copied to the coordinates folded into it.
+
+    The errors that folding added stay (see `dordis.privacy.projection`).  A sum of unfolded updates is returned as is.
+    """
     if not grid.buckets:
         return sums
     return unfold(sums, grid.dim, draw_signs(public_seed, 0, grid.dim, PROJECTION))
@@ -223,7 +229,7 @@ def decode(total: Vector, grid: Grid, public_seed: bytes) -> Floats:
 
 
 def unrotate_sum(total: Vector, grid: Grid, public_seed: bytes, first: int = 0) -> Floats:
-    """Return whole blocks of a sum, unrotated and in real units; the first block starts at position `first` of the sum.
+    """Return whole blocks of a sum, unrotated and in real units; `total` has the sum's blocks from `first` on.
 
     The coordinates stay dealt to blocks: `Grid.collect` or `Grid.place` restores the original order.
     """
@@ -234,7 +240,7 @@ def unrotate_sum(total: Vector, grid: Grid, public_seed: bytes, first: int = 0) 
 
 
 def unrotate_integers(total: npt.NDArray[np.int32] | Floats, grid: Grid, public_seed: bytes, first: int = 0) -> Floats:
-    """Like `unrotate_sum`, for a sum of signed integers instead of ring elements."""
+    """Return what `unrotate_sum` returns, from a sum of signed integers instead of ring elements."""
     x: Floats = np.divide(total, grid.scale)
     hadamard.unrotate(x, grid.block, draw_signs(public_seed, first, total.size))
     return x
@@ -249,7 +255,7 @@ def centre(total: Vector, bits: int) -> npt.NDArray[np.int32]:
 
 
 def delivered_size(count: int, block: int) -> int:
-    """Return the size in bytes of `count` quantised coordinates, which are whole blocks of `block` coordinates."""
+    """Return the number of bytes of `count` quantised coordinates and of the scales of their blocks."""
     return count // block * _BLOCK_SCALE.itemsize + packed_size(count, DELIVERED_BITS)
 
 
@@ -316,7 +322,7 @@ def draw_signs(public_seed: bytes, first: int, count: int, label: bytes = ROTATI
 
 
 def _round_shrinking(x: Reals, scale: float, bound: int) -> npt.NDArray[np.int32]:
-    """Return the vector, shrunk and then rounded to the nearest integers, with a squared norm of at most `bound`."""
+    """Return `scale` x rounded to the nearest integers; x is shrunk first if the squared norm would exceed `bound`."""
     rounded = np.empty(x.size, np.int32)
     for _ in range(MOST_DRAWS):
         round_to_nearest(x, scale, rounded)
@@ -333,9 +339,9 @@ def is_bounded(squared: int, bound: int) -> bool:
 
 
 def _round_to_ring(x: Reals, scale: float, stream: prg.Stream, bits: int) -> tuple[Vector, int]:
-    """Return the vector rounded at random, over the ring, and its exact squared norm in the integers.
+    """Return `scale` x, rounded at random, as a vector over the ring, and its exact squared norm in the integers.
 
-    Work in pieces that fit the cache, in one pass over memory.  A float32 vector is overwritten.
+    Work in pieces that fit the cache, in one pass over memory.  If x is a float32 vector, it is overwritten.
     """
     vector: Vector = x.view(np.uint32) if x.dtype == np.float32 else np.empty(x.size, np.uint32)
     context, mask, squared = prg.open_stream(stream), np.uint32(2**bits - 1), 0

@@ -47,7 +47,10 @@ class FurtherValue:
 
 
 class FurtherRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A further release as the parameters of a round state it; a number 1 in a value is encoded as `scale`."""
+    """A further release as the parameters of a round state it: `length` numbers with a Euclidean norm up to `bound`.
+
+    A number x is encoded as the integer nearest to `scale` x.
+    """
 
     name: str
     scale: int
@@ -56,14 +59,14 @@ class FurtherRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def sensitivity(self) -> Sensitivity:
-        """Return the largest change of the sum by one client (or record, if that is the unit), in integer units."""
+        """Return the largest change of the sum by one client, or one record if that is the unit of privacy."""
         return Sensitivity((self.scale * self.bound) ** 2, self.length)
 
     def encode(self, value: npt.ArrayLike, bits: int) -> Vector:
-        """Return a client's value, clipped to the bound and rounded, as a vector over the ring, without noise.
+        """Return a client's value, clipped to the bound, scaled and rounded, as a vector over the ring, without noise.
 
         All numbers are rounded to the nearest integers, or towards zero if the norm would otherwise exceed the bound.
-        Raise InputError unless the value is `length` finite numbers.
+        Raise InputError unless `value` is `length` finite numbers.
         """
         numbers = np.atleast_1d(np.asarray(value, np.float64))
         if numbers.shape != (self.length,) or not np.isfinite(numbers).all():
@@ -78,7 +81,7 @@ class FurtherRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self._to_ring(rounded, bits)
 
     def encode_sum(self, value: npt.ArrayLike, bits: int) -> Vector:
-        """Return a client's sum over its records, in whole numbers, as a vector over the ring, without noise."""
+        """Return a client's sum over its records, which are whole numbers, as a vector over the ring, without noise."""
         return self._to_ring(self.scale * np.atleast_1d(np.asarray(value, np.int64)), bits)
 
     def _to_ring(self, units: npt.NDArray[Any], bits: int) -> Vector:
@@ -98,7 +101,7 @@ class FurtherSum:
 
     @classmethod
     def from_total(cls, release: FurtherRelease, total: Vector, count: float, bits: int) -> "FurtherSum":
-        """Return the sum from a vector over the ring; raise InputError if its length is wrong or no client is in it."""
+        """Return the sum from a vector over the ring; raise InputError if its length is wrong, or if `count` is 0."""
         if total.shape != (release.length,):
             raise InputError(f"the sum of the {release.name} has {release.length} coordinates, not {total.size}")
         if not count > 0:
@@ -137,14 +140,14 @@ class PlannedRelease:
         return math.sqrt(self.variance) / (self.release.scale * self.release.bound)
 
     def deviation(self, kappa: Fraction) -> float:
-        """Return the standard deviation of the noise on a number of the sum, in real units.
+        """Return the standard deviation of the noise on each number of the sum, in the units of the value.
 
-        `kappa` is the variance left in the sum divided by the planned variance.
+        `kappa` is the variance of the noise left in the sum, divided by the planned variance.
         """
         return self.release.bound * self.multiplier * math.sqrt(kappa)
 
     def event(self, charged: Fraction | None = None) -> SkellamSum:
-        """Return the event to charge for the sum under noise of variance `charged`, by default the planned variance."""
+        """Return the release that the ledger charges; `charged` is its noise variance, by default the planned one."""
         variance, changed = self.variance if charged is None else charged, self.release.sensitivity
         return SkellamSum(changed.squared, changed.l1, float(variance))
 
@@ -157,11 +160,11 @@ def plan_release(
     headroom: float = 4.0,
     kappa: Fraction = Fraction(1),
 ) -> PlannedRelease:
-    """Plan a release with this noise multiplier, at the largest possible scale up to `LARGEST_SCALE`.
+    """Return the plan of a release with this noise multiplier, at the largest possible scale up to `LARGEST_SCALE`.
 
     The ring of `bits` bits must hold all clients' values and `headroom` standard deviations of the noise, and the
     sampler must be able to draw the noise.  Raise InputError if no scale meets these conditions.  `kappa` is the
-    variance left in the sum divided by the planned variance.
+    variance of the noise left in a sum without dropouts, divided by the planned variance.
 
     >>> plan_release(FurtherValue("correct answers", 0.1), multiplier=5.0, clients=100, bits=16)
     PlannedRelease(release=FurtherRelease(name='correct answers', scale=273, length=1, bound=1), \

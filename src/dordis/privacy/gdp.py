@@ -49,15 +49,12 @@ def gaussian_theta_squared(multiplier: Fraction | float) -> float:
 
 
 def compose_costs(costs: Iterable[float]) -> float:
-    """Return the cost of several releases of the same client's data: the sum of their costs, rounded up.
-
-    The cost of a theta-GDP release is theta^2.
-    """
+    """Return the cost theta^2 of several releases of the same client's data: the sum of their theta^2, rounded up."""
     return _round_up(sum(map(_to_fraction, costs), Fraction(0)))
 
 
 def repeat_cost(cost: float, count: int) -> float:
-    """Return the cost of `count` releases that cost `cost` each, rounded up."""
+    """Return the cost theta^2 of `count` releases that cost `cost` each, rounded up."""
     return _round_up(count * _to_fraction(cost))
 
 
@@ -101,7 +98,7 @@ def epsilon(theta_squared: float, delta: float, distance: float = 0.0) -> float:
 
 
 def unprovable(epsilon: float, delta: float, distance: float) -> str:
-    """Return the error that noise at a total variation distance from its law proves no such epsilon."""
+    """Return an error message: epsilon and delta cannot be proved with noise at this distance from its exact law."""
     return (
         f"epsilon = {epsilon:g} and delta = {delta:g} cannot be proved for noise at a distance of {distance:.2g} from "
         "its law: pass a smaller epsilon or a larger delta"
@@ -111,7 +108,8 @@ def unprovable(epsilon: float, delta: float, distance: float) -> str:
 def theta_budget(epsilon: float, delta: float, distance: float = 0.0) -> float:
     """Return the largest theta^2 within (epsilon, delta), times 1 - 2^-40 so that sums of costs may be rounded up.
 
-    `distance` takes its part of delta as in `epsilon`; raise InputError if this part is more than half of delta.
+    `distance` is the total variation distance between the noise that is drawn and the noise that is analysed.  It
+    reduces delta by (1 + e^epsilon) `distance`; raise InputError if that is more than half of delta.
     """
     _check(LEAST_EPSILON <= epsilon < math.inf, f"epsilon is a number from {LEAST_EPSILON} on, not {epsilon}")
     _check(LEAST_DELTA <= delta < 1, f"delta lies between {LEAST_DELTA} and 1, not at {delta}")

@@ -34,13 +34,13 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
     """A noise strategy as it is configured; the key `kind` holds its name."""
 
     mechanism: ClassVar[str] = ""
-    """Name of the mechanism of the strategy; empty if the configured mechanism is used, with noise from all clients."""
+    """Name of the mechanism that the strategy requires; empty if it uses the configured one, with noise of clients."""
     description: ClassVar[str] = ""
     """Who adds the noise, and what dropout does to it; a format string with {T} and the strategy's fields."""
     unproved: ClassVar[str] = ""
     """Why no epsilon is proved; empty if an epsilon is proved."""
     cost_only: ClassVar[bool] = False
-    """Whether the strategy is only simulated for its cost, at ideal fidelity."""
+    """Whether the strategy can only be simulated, at ideal fidelity, to learn how many bytes it sends."""
 
     @property
     def name(self) -> str:
@@ -58,9 +58,9 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
         return Scheme.ORIG
 
     def reserve(self, clients: int) -> int | None:
-        """Return `Setting.reserve`, the number of dropouts that even shares provide for; None for its default.
+        """Return the number of dropouts, in a round of `clients` clients, for which their shares of noise are enough.
 
-        `clients` is the number of clients of a round.
+        The strategy `conservative` uses this number as `Setting.reserve`; other strategies return None.
         """
         return None
 
@@ -69,12 +69,15 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
         return self.description.format(T=setting.T, **msgspec.structs.asdict(self))
 
     def costs(self, grid: Grid, survivors: int) -> dict[str, float]:
-        """Return additional costs of a round that are only simulated, such as bytes, by name; by default none."""
+        """Return, by name, costs of a round such as bytes that the strategy would have but no simulation measures.
+
+        By default there are none.
+        """
         return {}
 
 
 class XNoise(Strategy, frozen=True, tag="xnoise"):
-    """Clients add more noise than needed, and the excess is removed: sums have the target noise despite dropouts."""
+    """Clients add more noise than needed, and the excess is removed: sums have the planned noise despite dropouts."""
 
     scheme: Literal["single", "exact"] = "single"
 
@@ -90,7 +93,7 @@ class XNoise(Strategy, frozen=True, tag="xnoise"):
 
 
 class Orig(Strategy, frozen=True, tag="orig"):
-    """Every client adds an even share, as if nobody dropped out; dropouts overspend the budget, and the run goes on."""
+    """Every client adds an even share of the noise.  Dropouts leave too little; the run may exceed its budget."""
 
     description: ClassVar[str] = (
         "every client adds an even share of the noise, as if nobody dropped out. The share of those who do is missing: "
@@ -103,7 +106,7 @@ class Orig(Strategy, frozen=True, tag="orig"):
 
 
 class Early(Strategy, frozen=True, tag="early"):
-    """Every client adds an even share, as if nobody dropped out; the run stops before it exceeds the budget."""
+    """Every client adds an even share of the noise.  Dropouts leave too little; the run ends at its budget."""
 
     description: ClassVar[str] = (
         "every client adds an even share of the noise, as if nobody dropped out. The share of those who do is missing "
@@ -112,9 +115,9 @@ class Early(Strategy, frozen=True, tag="early"):
 
 
 class Conservative(Strategy, frozen=True, tag="conservative"):
-    """Every client adds an even share, as if the fraction `rate` of the clients dropped out.
+    """Every client adds an even share of the noise, so large that the fraction `rate` of the clients may drop out.
 
-    The run stops before it exceeds the budget.  With `overspend` the run continues, as with the paper's Con-r.
+    After more dropouts the run ends before it exceeds the budget; with `overspend` it goes on, as the paper's Con-r.
     """
 
     rate: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.2
@@ -143,7 +146,7 @@ class Conservative(Strategy, frozen=True, tag="conservative"):
 
 
 class Rebasing(Strategy, frozen=True, tag="rebasing"):
-    """Clients send new noise once the dropouts are known; simulated for its cost only, with the noise of `xnoise`."""
+    """Clients send new noise once the dropouts are known: only its bytes are simulated, with the noise of `xnoise`."""
 
     description: ClassVar[str] = (
         "clients send new noise once it is known who dropped out. Only the cost is simulated; the sums have the "
@@ -177,7 +180,7 @@ class Central(Strategy, frozen=True, tag="central"):
 
 
 class Local(Strategy, frozen=True, tag="local"):
-    """Nobody is trusted: every client adds all the Gaussian noise that it needs."""
+    """Nobody is trusted: every client adds so much Gaussian noise that its update is protected by this noise alone."""
 
     mechanism: ClassVar[str] = "local-gaussian"
     description: ClassVar[str] = (

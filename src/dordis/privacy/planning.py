@@ -46,7 +46,7 @@ class Plan:
     records: RecordEncoding | None = None
 
     def with_clip(self, clip: float) -> "Plan":
-        """Return the plan for another clip bound, with the noise in real units changed in proportion."""
+        """Return the plan for another clip bound; the noise in real units changes in proportion to the clip bound."""
         scale = self.scale * self.setting.clip / clip
         return replace(self, setting=replace(self.setting, clip=clip), scale=scale)
 
@@ -76,7 +76,7 @@ class Plan:
 
     @property
     def trusted_multiplier(self) -> float | None:
-        """Return the noise multiplier of a trusted server with the same epsilon; None if epsilon is 0 or infinite."""
+        """Return the noise multiplier that a trusted server needs for this epsilon; None if that is 0 or infinite."""
         if not 0 < self.epsilon < math.inf:
             return None
         if self.records is not None:  # a trusted server would sample records in the same way
@@ -85,7 +85,10 @@ class Plan:
 
     @property
     def times_trusted(self) -> float | None:
-        """Return sigma of a sum without dropouts, divided by sigma of a trusted server with the same epsilon."""
+        """Return how many times larger the noise on a sum is than that of a trusted server with the same epsilon.
+
+        Standard deviations are compared, without dropouts.  The result is None if `trusted_multiplier` is None.
+        """
         if self.trusted_multiplier is None:
             return None
         return self.sigma * math.sqrt(self.setting.kappa) / (self.setting.clip * self.trusted_multiplier)
@@ -113,10 +116,10 @@ class Plan:
         return self.scale * self.setting.clip * summed / math.sqrt(left * self.setting.dim)
 
     def epsilon_with_dropout(self, dropped: int, scheme: Scheme) -> float | None:
-        """Return the run's epsilon with a noise scheme, if `dropped` clients drop out of every round.
+        """Return the epsilon of the run with another noise scheme, if `dropped` clients drop out of every round.
 
-        The result is None if XNoise gives no output with so many dropouts.  All schemes get the same central variance;
-        `conservative` provides for as many dropouts as `Setting.reserve` says.
+        All schemes get the planned variance sigma*^2.  With `conservative`, shares of noise are so large that
+        `Setting.reserve` clients may drop out.  The result is None if XNoise gives no output with so many dropouts.
         """
         setting = self.setting
         if not 0 <= dropped <= setting.clients:
@@ -168,7 +171,7 @@ def plan_for_cost(setting: Setting, allowance: float) -> Plan:
 
 
 def _record_plan(setting: Setting, sampled: RecordSampling, allowance: float) -> Plan:
-    """Return the plan with records as the unit of privacy, at the first scale whose noise the sampler can draw."""
+    """Return the plan with records as the unit of privacy, at the largest scale whose noise the sampler can draw."""
     largest, part = setting.ring(MOST_BITS).largest, allowance * (1 - setting.share)
     for scaled_clip in _halved_scales(setting):
         squared = record_sensitivity(scaled_clip, setting.padded)
@@ -195,9 +198,9 @@ def _record_plan(setting: Setting, sampled: RecordSampling, allowance: float) ->
 
 
 def record_scale(setting: Setting, sampled: RecordSampling, variance: Callable[[float], float]) -> float:
-    """Return s c, the scale times the clip bound, for sums of records that fit 32 bits together with their noise.
+    """Return s c, the scale times the clip bound, at which a sum of records and its noise fit 32 bits.
 
-    `variance` returns the variance of the noise in integer units for a given s c.  Raise InputError if no scale fits.
+    `variance` returns the noise variance in integer units at a given s c.  Raise InputError if nothing fits.
     """
     for scaled_clip in _halved_scales(setting):
         least = _record_bits(setting, sampled, scaled_clip, variance(scaled_clip))
@@ -208,7 +211,7 @@ def record_scale(setting: Setting, sampled: RecordSampling, variance: Callable[[
 
 
 def _halved_scales(setting: Setting) -> Iterator[float]:
-    """Yield scales times the clip bound: the first makes rounding errors negligible, each other is half the last."""
+    """Yield values of s c, scale times clip bound: the first makes rounding errors negligible, then each is halved."""
     wanted = 2 * fine_scaled_clip(setting.padded)
     while wanted >= 1:
         wanted /= 2
@@ -217,9 +220,10 @@ def _halved_scales(setting: Setting) -> Iterator[float]:
 
 
 def _record_bits(setting: Setting, sampled: RecordSampling, scaled_clip: float, variance: float) -> int:
-    """Return the bits that hold a sum of L + 6 sqrt L equal records and its noise.
+    """Return the number of bits that hold a sum of L + 6 sqrt L equal records and its noise of variance `variance`.
 
-    L is the expected number of sampled records of all clients of a round.
+    L is the expected number of sampled records of all clients of a round.  `scaled_clip` is the scale times the clip
+    bound.
     """
     batch = setting.clients * sampled.batch
     reach = scaled_clip * (batch + 6 * math.sqrt(batch))
@@ -253,7 +257,7 @@ def _least_noise(
 def _plan_further(
     setting: Setting, bits: int, multiplier: Callable[[FurtherValue], float], summed: int | None = None
 ) -> tuple[PlannedRelease, ...]:
-    """Plan all further releases; `summed` is the number of values in a sum, by default one for each client."""
+    """Return the plans of all further releases; a sum has `summed` values, by default one for each client."""
     count = setting.clients if summed is None else summed
     return tuple(
         plan_release(value, multiplier(value), count, bits, setting.headroom, setting.kappa)
@@ -267,7 +271,7 @@ def _further_cost(further: tuple[PlannedRelease, ...]) -> float:
 
 
 def account(setting: Setting, sigma: float) -> Plan:
-    """Return the plan, with its epsilon, for central noise of standard deviation `sigma` in real units.
+    """Return the plan, with its epsilon, if epsilon is computed from noise of standard deviation `sigma` in real units.
 
     >>> from dordis.privacy.accounting import ParticipationSchedule
     >>> run = ParticipationSchedule(population=1000, per_round=100, rounds=50)
@@ -304,7 +308,7 @@ def _least_variance(enough: Callable[[Fraction], bool], room: float) -> Fraction
 
 
 def _describe_infeasible(setting: Setting, ring: Ring, enough: scaling.Enough, epsilon: float) -> str:
-    """Return an error message with the nearest feasible bits, epsilon or number of coordinates."""
+    """Return an error message that names a number of bits, an epsilon or a number of coordinates that would work."""
     fewest = scaling.fewest_bits(ring, enough)
     least = setting.epsilon(ring.sensitivity(0), ring.room(0))
     longest = bisect_left(range(1, ring.dim), True, key=lambda dim: not replace(ring, dim=dim).allows(enough))

@@ -1,4 +1,4 @@
-"""Projection: if the norm of the noise is far above that of the signal, updates are folded into fewer coordinates.
+"""Projection: if noise is much longer than the signal, updates are *folded*, or projected, into fewer coordinates.
 
 The clipped update of d coordinates is folded into k buckets by public random signs: coordinate i, with its sign, is
 added to bucket i mod k.  The folded vector is clipped again, then rotated, rounded, masked and summed.  Decoding
@@ -29,22 +29,25 @@ TAU = 0.04
 The error of a sum then has a standard deviation that is 2 % larger than that of the noise alone.
 """
 KNOWN_TAU = 0.2
-"""Like `TAU`, if the alignment of updates was estimated from earlier rounds; the standard deviation is 10 % larger."""
+"""Used in place of `TAU` if the alignment of updates is known from earlier rounds; then 2 % become 10 %."""
 CONFIDENCE = 3.0
 """The upper confidence bound on the alignment lies this many standard deviations above the estimate."""
 REMEMBERED = 10
 """Rounds over which the alignment is averaged."""
 LEAST_BUCKETS = 1024
-"""`auto` and `adaptive` choose no fewer: it would hardly save more, and norms of folded updates would vary too much."""
+"""Least number of buckets that the rules `auto` and `adaptive` choose.
+
+Fewer would hardly save more, and the norms of folded updates would vary too much.
+"""
 LEAST_SAVING = 0.1
 """Least fraction of the upload that folding must save."""
 
 
 def choose_buckets(setting: Setting, multiplier: float, rule: str | int, alignment: "Alignment | None" = None) -> int:
-    """Return the number of buckets by the configured rule at this noise multiplier; 0 if updates are not folded.
+    """Return the number of buckets into which updates are folded, by the configured rule; 0 if they are not folded.
 
-    `adaptive` is the same as `auto` until earlier rounds give an `alignment`.  If the rule is a number, it is rounded
-    up to whole blocks, so that no padding is sent; if that is not below the length of an update, the result is 0.
+    The rule `adaptive` is the same as `auto` until earlier rounds give an `alignment`.  If the rule is a number, it is
+    rounded up to whole blocks, so that no padding is sent; the result is 0 if these would be as long as an update.
     """
     if rule == OFF:
         return 0
@@ -61,7 +64,7 @@ def choose_buckets(setting: Setting, multiplier: float, rule: str | int, alignme
 def choose_buckets_automatically(
     dim: int, clients: int, multiplier: float, gamma: float = 1.0, tau: float = TAU
 ) -> int:
-    """Return k = d / (1 + tau d z^2 / (gamma n)^2) in whole blocks, or 0 if that saves less than `LEAST_SAVING`.
+    """Return k = d / (1 + tau d z^2 / (gamma n)^2), up to whole blocks; 0 if that saves less than `LEAST_SAVING`.
 
     d is `dim`, n is `clients` and z the noise multiplier.  gamma is the alignment of the updates, ||sum|| / (n c) with
     the clip bound c; tau is the allowed variance of the folding error divided by that of the noise.
@@ -98,9 +101,9 @@ class Alignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Estimate the alignment from `total`, a decoded sum.
 
         `summed` is the number of coordinates that were summed (buckets, if updates are folded), and `noise` the
-        variance of the noise on each of them.  `reach` is n c, the number of clients times the clip bound.  The
-        expected squared norm of the noise is subtracted.  The standard deviation of the estimate comes from the noise
-        and from the random signs.
+        variance of the noise on each of them.  `reach` is n c, the number of clients times the clip bound.  From the
+        squared norm of the sum its expected part from noise is subtracted.  The standard deviation of the estimate
+        comes from the noise and from the random signs.
         """
         energy = float(total @ total) * summed / total.size - summed * noise
         signal = max(0.0, energy)
@@ -108,7 +111,7 @@ class Alignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return cls(energy / reach**2, deviation / reach**2)
 
     def average_with(self, observed: "Alignment") -> "Alignment":
-        """Return the running average after one more round, over at most `REMEMBERED` rounds."""
+        """Return the running average of this alignment and that of one more round, over at most `REMEMBERED` rounds."""
         rounds = min(self.rounds + 1, REMEMBERED)
         weight = 1 / rounds
         squared = (1 - weight) * self.squared + weight * observed.squared

@@ -91,7 +91,11 @@ class RecordSampling:
         return self.sampling / WORD * self.records
 
     def plan(self, theta_squared: float, distance: float) -> SampledEvents:
-        """Return the plan of a run whose events have this theta^2 and `distance`."""
+        """Return the planned events of a run.
+
+        `theta_squared` is the theta^2 of one event for a given sample, `distance` the total variation distance between
+        the noise drawn in one event and the law that is analysed.
+        """
         return SampledEvents(self.sampling, theta_squared, self.events, distance)
 
 
@@ -107,7 +111,7 @@ def sampling_word(probability: float) -> int:
 
 
 def count_events(rounds: int) -> int:
-    """Return the number of events of a plan: its rounds, and max(2, 2 % of the rounds) retries.
+    """Return the number of events for which a run is planned: `rounds`, and max(2, 2 % of `rounds`) retries.
 
     >>> count_events(400), count_events(10)
     (408, 12)
@@ -118,9 +122,9 @@ def count_events(rounds: int) -> int:
 def epsilon(plan: SampledEvents, delta: float, clients_per_person: int = 1) -> float:
     """Return the epsilon of a plan at `delta`, for a person with one record at each of `clients_per_person` clients.
 
-    Two things are taken off `delta`.  One is the probability that a record changes a rounded sum beyond its bound,
-    2^-60 for each event and each record of the person.  The other is (1 + e^epsilon) times the total variation distance
-    that comes from noise tables and sample caps.
+    Two terms are subtracted from `delta`.  One is the probability that a record changes a rounded sum beyond its bound,
+    2^-60 for each event and each record of the person.  The other is (1 + e^epsilon) times a total variation distance:
+    that of the noise from its exact law, plus the probability that a sample exceeds its cap.
     """
     return epsilon_of_plans((plan,), delta, clients_per_person)
 
@@ -146,10 +150,9 @@ def _composed_epsilon(plans: tuple[SampledEvents, ...], persons: int, delta: flo
 
 
 def _with_distance(proved: Callable[[float], float], delta: float, tau: float) -> float:
-    """Return the epsilon that is proved after (1 + e^epsilon) tau is taken off `delta`.
+    """Return the epsilon that is proved at `delta` minus (1 + e^epsilon) tau; infinity if that is below `delta` / 2.
 
-    `tau` is a total variation distance.  `proved` returns the epsilon at a delta.  The result is infinite if
-    (1 + e^epsilon) tau is more than half of delta.
+    `tau` is a total variation distance, and `proved` returns the epsilon at a given delta.
     """
     above = proved(delta / 2)  # a charge for this larger epsilon suffices for the smaller one returned
     charge = (1 + math.exp(min(above, gdp.LARGEST_EPSILON))) * tau
@@ -157,7 +160,7 @@ def _with_distance(proved: Callable[[float], float], delta: float, tau: float) -
 
 
 def _compose(plans: tuple[SampledEvents, ...], persons: int, delta: float) -> float:
-    """Return the epsilon of plans by numerical composition, or by the formula of `gdp` if p is 1 in all of them."""
+    """Return the epsilon of plans by numerical composition, or by the formula of `gdp` if all sample every record."""
     if all(plan.sampling == WORD for plan in plans):
         cost = gdp.compose_costs(gdp.repeat_cost(persons**2 * plan.theta_squared, plan.events) for plan in plans)
         return gdp.epsilon(cost, delta)
@@ -192,9 +195,10 @@ def _event(plan: SampledEvents, persons: int) -> object:
 
 
 def calibrate(epsilon: float, delta: float, sampling: int, events: int, distance: float = 0.0) -> SampledEvents:
-    """Return the plan with the largest theta^2 whose events are together within (epsilon, delta).
+    """Return the plan of `events` events that are together within (epsilon, delta), each of the largest theta^2.
 
-    Raise InputError if `delta` is too small for `distance`, the total variation distance of the noise of one event.
+    `distance` is the total variation distance between the noise drawn in one event and the law that is analysed; raise
+    InputError if `delta` is too small for it.
 
     >>> plan = calibrate(6.0, 1e-5, sampling_word(500 / 10_000), 400)
     >>> round(plan.multiplier, 2)
@@ -240,7 +244,10 @@ def _largest(excess: Callable[[float], float], low: float, high: float) -> float
 
 
 def default_order(epsilon: float, delta: float) -> float:
-    """Return the default order of an owner's budget for adding Renyi divergences: 1 + 1.5 ln(1/delta) / epsilon."""
+    """Return the Renyi order at which the plans of several runs are added up: 1 + 1.5 ln(1/delta) / epsilon.
+
+    `epsilon` and `delta` are an owner's budget.
+    """
     return 1 + 1.5 * math.log(1 / accounting.check_delta(delta)) / accounting.check_epsilon(epsilon)
 
 
@@ -280,10 +287,10 @@ def epsilon_from_divergence(divergence: float, order: float, delta: float) -> fl
 
 
 def filtered_epsilon(plans: Sequence[SampledEvents], order: float, delta: float) -> float:
-    """Return the epsilon of plans made one after another, where each may depend on the results of earlier ones.
+    """Return the epsilon of plans made one after another, where each may depend on the results of earlier plans.
 
-    Renyi divergences at one fixed order still add up, if a whole plan is reserved before its first upload (Feldman
-    and Zrnic, "Individual privacy accounting via a Renyi filter", 2021).
+    Renyi divergences at one fixed order still add up, if a whole plan is counted before its first upload (Feldman and
+    Zrnic, "Individual privacy accounting via a Renyi filter", 2021).
     """
     if not plans:
         return 0.0

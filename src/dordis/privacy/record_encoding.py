@@ -55,7 +55,7 @@ class RecordEncoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def for_scale(cls, sampled: RecordSampling, scaled_clip: float, block: int) -> "RecordEncoding":
-        """Return the encoding whose clip bound in integer units, s c, is `scaled_clip`.
+        """Return the encoding in which a record at the clip bound has the norm `scaled_clip`, in integer units.
 
         `scaled_clip` must be sqrt(block) C_q / 2^k for a result (C_q, k) of `scale_for`.
         """
@@ -74,7 +74,7 @@ class RecordEncoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def cap(self) -> int:
-        """Return the largest number of records that a client adds up in one event (see `batch_cap`)."""
+        """Return the largest number of records that a client adds up in one event."""
         return batch_cap(self.records, self.sampling)
 
     def scaled_clip(self, block: int) -> float:
@@ -110,17 +110,17 @@ def batch_cap(records: int, sampling: int) -> int:
 
 
 def _divergence(records: int, batch: int, p: float) -> float:
-    """Return n KL(batch / n || p) in nats (see `batch_cap`), n = `records`, for a batch of n p records or more."""
+    """Return n KL(batch / n || p) in nats, with n = `records`, for a sample of `batch` >= n p records."""
     inside = batch * math.log(batch / (records * p))
     outside = (records - batch) * math.log((1 - batch / records) / (1 - p)) if batch < records else 0.0
     return inside + outside
 
 
 def scale_for(scaled_clip: float, block: int) -> tuple[int, int]:
-    """Return C_q and k with the least s c = sqrt(block) C_q / 2^k of at least `scaled_clip`.
+    """Return C_q and k, of which s c = sqrt(block) C_q / 2^k is the least that is at least `scaled_clip`.
 
-    C_q is the largest norm of a quantised record, and sums are divided by 2^k.  Called with the s c of its result, the
-    function returns the same result.
+    C_q is the largest norm of a quantised record, and sums are divided by 2^k.  For the s c of a result, the function
+    returns the same result again.
 
     >>> scale_for(760.0, 16384)
     (6225920, 20)

@@ -36,9 +36,9 @@ _HALVINGS = 64
 
 
 def block_size(length: int) -> int:
-    """Return the length of blocks: the largest power of two up to 2^16 that pads a vector by 4 % at most.
+    """Return the block length for a vector: the largest power of two up to 2^16 that adds at most 4 % of padding.
 
-    Vectors shorter than `BLOCKS_FROM` are one block.
+    A vector shorter than `BLOCKS_FROM` is one block, whatever the padding.
 
     >>> block_size(1_018_174), block_size(1000)
     (65536, 1024)
@@ -86,7 +86,10 @@ def rounded_norm(scaled_clip: float, dim: int, beta: float = BETA) -> float:
 
 
 def is_fine_enough(scaled_clip: float, dim: int) -> bool:
-    """Tell whether the scale is fine enough for rounding to the nearest: at a coarser one most coordinates become 0."""
+    """Tell whether vectors of `dim` coordinates may be rounded to the nearest integers: if s c >= 1.2 sqrt(dim).
+
+    `scaled_clip`, s c, is the clip bound in integer units.
+    """
     return scaled_clip >= FINE * math.sqrt(dim)
 
 
@@ -127,12 +130,15 @@ class Sensitivity:
 
 
 def sensitivity(scale: float, clip: float, dim: int, folded: bool = False) -> Sensitivity:
-    """Return the sensitivity of a sum of rounded vectors of `dim` coordinates, padding included."""
+    """Return the sensitivity of a sum of rounded vectors of `dim` coordinates, padding included.
+
+    `clip` is in real units; `folded` says whether updates are folded into fewer coordinates.
+    """
     return Sensitivity(max(1, math.floor(norm_bound(scale * clip, dim, folded))), dim)
 
 
 def norm_bound(scaled_clip: float, dim: int, folded: bool) -> float:
-    """Return the bound on the squared norm of a vector after rounding.
+    """Return the bound on the squared norm, after rounding, of a vector whose norm before rounding is `scaled_clip`.
 
     Folded vectors at a fine scale are rounded to the nearest integers, all others at random.
     """
@@ -166,12 +172,12 @@ class Ring:
 
     @property
     def capacity(self) -> float:
-        """Return the largest variance of a coordinate's signal plus noise that, with rounding errors, fits the ring."""
+        """Return the largest variance of a coordinate, signal and noise together, at which the sum fits the ring."""
         return 4.0**self.bits / (4 * self.headroom**2) - self.clients / 4
 
     @property
     def signal(self) -> float:
-        """Return the largest variance of a coordinate of the sum without noise at scale 1.
+        """Return the largest variance, at scale 1, of a coordinate of the sum before noise is added.
 
         Updates reach this variance if they are equal and their whole norm lies in one block.
         """
@@ -183,12 +189,12 @@ class Ring:
         return math.sqrt(max(0.0, self.capacity) / self.signal)
 
     def room(self, scale: float) -> float:
-        """Return the largest central variance that fits at this scale; negative if none does."""
+        """Return the largest central variance that fits the ring at this scale; negative if none does."""
         return min((self.capacity - scale**2 * self.signal) / self.kappa, self.largest)
 
     @property
     def nearest_scale(self) -> float:
-        """Return the least scale at which folded vectors are rounded to the nearest."""
+        """Return the least scale at which folded vectors are rounded to the nearest integers, not at random."""
         scale = FINE * math.sqrt(self.dim) / self.clip
         return scale if is_fine_enough(scale * self.clip, self.dim) else math.nextafter(scale, math.inf)
 
@@ -196,7 +202,7 @@ class Ring:
         return sensitivity(scale, self.clip, self.dim, self.folded)
 
     def allows(self, enough: Enough) -> bool:
-        """Tell whether enough noise for the budget fits at some scale; scale 0 leaves the most room."""
+        """Tell whether the ring holds enough noise for the budget at some scale; at scale 0 it holds the most noise."""
         return enough(self.sensitivity(0), self.room(0))
 
 
@@ -224,9 +230,9 @@ def largest_scale(ring: Ring, enough: Enough) -> float:
 
 
 def scale_for_sigma(ring: Ring, sigma: float) -> float:
-    """Return the largest scale at which noise of standard deviation `sigma`, in real units, fits the ring.
+    """Return the largest scale at which the sum, with noise of standard deviation `sigma` in real units, fits the ring.
 
-    Raise InputError if rounding errors alone fill the ring.
+    The sampler must also be able to draw the noise.  Raise InputError if rounding errors alone fill the ring.
     """
     if ring.capacity <= 0:
         wider = (b for b in range(ring.bits + 1, MOST_BITS + 1) if replace(ring, bits=b).capacity > 0)
@@ -241,9 +247,10 @@ def fewest_bits(ring: Ring, enough: Enough) -> int | None:
 
 
 def enough_bits(ring: Ring, scale: Callable[[Ring], float], noise: Callable[[Ring, float], float]) -> Ring:
-    """Return the ring with the fewest bits at which the noise, in real units, is at most 1 % above that with 32 bits.
+    """Return `ring` with the fewest bits at which the noise is at most 1 % larger than with 32 bits.
 
-    `scale` returns the scale of a ring, and `noise` its noise at a scale; more bits never give more noise.
+    `scale` returns the scale for a ring; `noise` returns the standard deviation of the noise, in real units, for a ring
+    and a scale.  More bits never need more noise.
     """
 
     def noise_with(bits: int) -> float:

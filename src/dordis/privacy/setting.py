@@ -1,4 +1,4 @@
-"""The setting of a run: clients, rounds, threat and ring, from which the noise is planned."""
+"""The setting of a run, from which its noise is planned: clients, rounds, dropout, colluders and ring."""
 
 import math
 from dataclasses import dataclass
@@ -16,7 +16,8 @@ from dordis.privacy.xnoise_components import NoisePlan, Scheme, default_toleranc
 
 LONGEST = 2**31
 FEW = 10
-"""With records as the unit of privacy and at most this many clients in a round, T is by default n - t."""
+"""With records as the unit of privacy and at most this many clients n in a round, the tolerance T is by default n - t.
+"""
 PROBE = Fraction(2**30)
 """A central variance so large that rounding its components to the grid of 2^-20 changes them by at most 2^-50 of it."""
 SPARE = 1 - 2e-9
@@ -32,10 +33,11 @@ class Setting:
     in a round, and `reserve` the number of dropouts for which the scheme `conservative` provides.  With `one_block` the
     whole vector is rotated as one block, as in the paper.  `further` are the values that every round releases in
     addition to the update.  With `orders`, epsilon comes from the Renyi divergences at these orders, as in the paper;
-    without `orders`, from `dordis.privacy.gdp`.  `failure` is the probability that the graph or the selection fails in
-    some round of the run; it is taken off delta.  `buckets` is the length to which updates are folded
-    (`dordis.privacy.projection`), or 0 if they are not folded.  `sparse` says whether clients share masks on a sparse
-    graph, as in SecAgg+.  `records` says how records are sampled, if they are the unit of privacy.
+    without `orders`, from `dordis.privacy.gdp`.  `failure` is the probability that in some round of the run the graph
+    loses secrecy or more than T_C colluders are selected; it is subtracted from delta.  `buckets` is the length to
+    which updates are folded (`dordis.privacy.projection`), or 0 if they are not folded.  `sparse` says whether clients
+    share masks on a sparse graph, as in SecAgg+.  `records` says how records are sampled, if they are the unit of
+    privacy.
 
     Fields that are None have these defaults: `bits`, as many as are useful; `delta`, min{N^-1.1, 10^-5}, where N is the
     number of clients, or of records if they are the unit of privacy; `threshold`, `default_threshold`; `tolerance`, see
@@ -110,7 +112,7 @@ class Setting:
 
     @property
     def noise_delta(self) -> float:
-        """Return the part of delta that is left for the noise: delta less the failure probability."""
+        """Return the part of delta that is left for the noise: delta minus `failure`."""
         return self.given_delta - self.failure
 
     @property
@@ -148,7 +150,10 @@ class Setting:
         return scaling.padded_length(self.summed_dim, self.block)
 
     def reserve_for(self, clients: int, tolerance: int) -> int:
-        """Return the `reserve` with which a round of this size and tolerance costs a client no more than planned."""
+        """Return the `reserve` with which a round of this size and tolerance costs a client no more than planned.
+
+        `reserve` is the number of dropouts for which shares of noise are enough in the scheme `conservative`.
+        """
         beyond = (self.reserve or 0) - self.T
         if beyond <= 0:
             return 0
@@ -156,7 +161,10 @@ class Setting:
         return min(tolerance + -(-beyond * honest // planned), clients - self.colluders - 1)
 
     def noise(self, variance: Fraction, scheme: Scheme | None = None) -> NoisePlan:
-        """Return the noise components for a central variance by `scheme`, by default the scheme of the setting."""
+        """Return the plan of noise components for the central variance `variance`, from which epsilon is computed.
+
+        The default of `scheme` is the scheme of this setting.
+        """
         scheme = scheme or self.scheme
         provided = self.T if self.reserve is None else self.reserve
         reserve = provided if scheme is Scheme.CONSERVATIVE else 0
@@ -168,11 +176,14 @@ class Setting:
 
     @property
     def kappa(self) -> Fraction:
-        """Return the noise variance left in a sum, divided by the central variance, if nobody drops out."""
+        """Return the noise variance left in a sum without dropouts, divided by the central variance.
+
+        The central variance is the noise variance that epsilon is computed from.
+        """
         return self._probe.variance_left(range(self.clients), b"") / PROBE
 
     def ring(self, bits: int) -> Ring:
-        """Return the condition that signal and noise fit a ring of `bits` bits."""
+        """Return the ring of `bits` bits, with all numbers that decide whether signal and noise fit it."""
         component = max((*self._probe.base, *self._probe.removable))
         return Ring(
             bits=bits,
@@ -188,7 +199,7 @@ class Setting:
 
     @cached_property
     def distance(self) -> float:
-        """Return a bound on the total variation distance between all noise drawn in a client's rounds and its law."""
+        """Return a bound on the total variation distance between drawn and analysed noise, over a client's rounds."""
         components = len(self._probe.base) + len(self._probe.removable)
         length = self.padded + sum(value.length for value in self.further)
         return accounting.SAMPLE_DISTANCE * self.releases * length * self.clients * components
@@ -208,11 +219,11 @@ class Setting:
         return accounting.guarantee(run, self.noise_delta, self.orders, self.distance).epsilon
 
     def allowance(self, epsilon: float) -> float:
-        """Return the allowance of a round: the theta^2 that it may cost a client within the budget `epsilon`.
+        """Return the allowance of a round: the theta^2 that a round may cost so that the run stays within `epsilon`.
 
-        With clients as the unit of privacy, the total variation distance of the noise from its law is counted twice,
-        because failed rounds add to it.  This distance may take at most half of delta; if it takes more at a large
-        `epsilon`, a smaller epsilon is planned.
+        With clients as the unit of privacy, the total variation distance between drawn and analysed noise is counted
+        twice, because failed rounds add to it.  It may use at most half of delta.  At a large `epsilon` it would use
+        more; then a smaller epsilon is planned.
         """
         delta, distance = self.noise_delta, 2 * self.distance
         if self.records is not None:
@@ -239,7 +250,7 @@ def check_further(further: tuple[FurtherValue, ...]) -> None:
 
 
 def check_failure(delta: float, failure: float) -> None:
-    """Raise InputError unless delta exceeds the failure probability of the graph or of the selection."""
+    """Raise InputError unless delta exceeds `failure`, the probability that a graph or selection of the run fails."""
     if not 0 <= failure < delta:
         raise InputError(
             f"delta = {delta:.3g} is not above {failure:.3g}, the probability that a round's graph or selection fails, "

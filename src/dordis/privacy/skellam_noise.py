@@ -96,7 +96,7 @@ class CellTable:
 
     @cached_property
     def digest(self) -> bytes:
-        """Return the SHA-256 hash of the table; the parameters of a round state it for every variance."""
+        """Return the SHA-256 hash of the table, which the parameters of a round state for every variance in use."""
         scaled = int(self.variance * GRID)
         head = struct.pack("<QIIII", scaled, self.log_width, self.largest, self.counts.size - 1, self.first_escape)
         masses = np.ascontiguousarray(self.pmf[:, ::-1]).astype("<u8")  # 16 bytes each, low word first
@@ -150,7 +150,7 @@ def _total(rows: npt.NDArray[np.uint64]) -> int:
 
 
 def support_bound(variance: Fraction) -> int:
-    """Return N such that the pmf of Skellam(variance) is below 2^-128 from N on; N bounds the size of a table."""
+    """Return N such that the pmf of Skellam(variance) is below 2^-128 at N and beyond; N bounds the size of a table."""
     return 43 + isqrt(41**2 + 240 * -(-variance.numerator // variance.denominator))
 
 
@@ -182,7 +182,7 @@ def _log_width(variance: Fraction) -> int:
 
 
 def _stairs(counts: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Return the nodes of all cells as stairs (see `STAIR`), in ascending order; escaping cells get the last node."""
+    """Return the nodes of all cells in ascending order, packed as `STAIR` says; escaping cells get the last node."""
     values = np.arange(-(counts.size - 1), counts.size, dtype=np.int32)
     cells = np.full(CELLS, counts.size - 1, np.int32)
     filled = np.repeat(values, np.concatenate([counts[:0:-1], counts]))
@@ -244,7 +244,7 @@ def add_noise(
     first: int = 0,
     threads: int = 1,
 ) -> None:
-    """Add samples first, first + 1, .. of a seed's Skellam noise to acc in place, modulo 2^32, or subtract them."""
+    """Add Skellam noise of a seed to `acc` in place, modulo 2^32, or subtract it: `acc[i]` gets sample `first` + i."""
     prg.check_ring(acc, 32)
     if first < 0 or first + acc.size > LONGEST:
         raise InputError(f"a noise vector has samples 0 to 2^31 - 1; {acc.size} from {first} on are not among them")
@@ -266,7 +266,7 @@ class AddNoise(Protocol):
         subtract: bool = False,
         first: int = 0,
     ) -> None:
-        """Add samples first, first + 1, .. of the seed to acc, or subtract them."""
+        """Add noise from the seed to `acc` in place, or subtract it: `acc[i]` gets sample number `first` + i."""
 
 
 @dataclass(frozen=True)
@@ -301,7 +301,7 @@ class _Source:
         )
 
     def add(self, acc: npt.NDArray[np.uint32], first: int) -> None:
-        """Add samples first, first + 1, .. to acc, a few pages at a time, with the same buffers."""
+        """Add the noise to `acc`, a few pages at a time, with the same buffers: `acc[i]` gets sample `first` + i."""
         table, skip = self._table, first % PAGE
         cell_stream, hat_stream = (
             prg.open_stream(stream, (first - skip) * 2 // prg.BLOCK) for stream in (self._cells, self._hats)
@@ -350,7 +350,7 @@ class _Escapes:
         self._output, self._drawn = drawn.data, drawn.view("<u8").reshape(-1, 2)
 
     def resolve(self, acc: npt.NDArray[np.uint32], count: int, table: CellTable, flip: np.uint32) -> None:
-        """Draw the samples of the first `count` escapes and add them to their coordinates in acc."""
+        """Draw the samples of the first `count` escapes, and add each to its coordinate of `acc`."""
         self._cipher.update_into(self._input[: count * prg.BLOCK], self._output)
         kernel.resolve_escapes(
             acc, flip, self.places[:count], self.tops, self._drawn, table.residual, table.index, table.index_shift

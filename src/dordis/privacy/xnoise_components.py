@@ -49,8 +49,8 @@ class NoisePlan:
     `variance` is sigma*^2, the central variance: the noise variance that epsilon is computed from.  `tolerance` is T,
     the largest number of dropouts with which XNoise keeps this variance.  `colluders` is T_C, the number of clients
     whose noise the server may know.  `fraction` is c of the scheme `single`: the removable component has variance
-    v / c, where v is the variance of all noise that one client adds.  `reserve` is the number of dropouts for which the
-    scheme `conservative` provides.
+    v / c, where v is the variance of all noise that one client adds.  `reserve` is the number of dropouts for which
+    shares of noise are enough in the scheme `conservative`.
 
     >>> plan = NoisePlan(Scheme.SINGLE, clients=10, tolerance=4, colluders=1, variance=Fraction(100))
     >>> plan.charged_variance(range(10), context=b"") == plan.charged_variance(range(6), context=b"") >= 100
@@ -91,13 +91,16 @@ class NoisePlan:
 
     @property
     def kappa(self) -> Fraction:
-        """Return the factor by which noise is increased, because the server may know the noise of colluders."""
+        """Return the factor by which the noise is larger than planned, because the server may know colluders' noise."""
         honest = self.clients - self.tolerance - self.colluders
         return Fraction(self.clients - self.tolerance, honest)
 
     @cached_property
     def base(self) -> tuple[Fraction, ...]:
-        """Return the variance of the base component, whose seed is never disclosed; empty if there is no base."""
+        """Return a tuple of the variance of the base component, or an empty tuple if there is no base component.
+
+        The seed of the base component is never disclosed.
+        """
         n, s = self.clients, self.kappa * self.variance
         match self.scheme:
             case Scheme.NONE:
@@ -114,7 +117,7 @@ class NoisePlan:
 
     @cached_property
     def removable(self) -> tuple[Fraction, ...]:
-        """Return the variances of the removable components, whose seeds are deposited with the summing protocol."""
+        """Return the variances of the removable components, whose seeds the summing protocol can disclose."""
         n, s = self.clients, self.kappa * self.variance
         if self.scheme is Scheme.SINGLE and self.tolerance:
             return (self._unit,)
@@ -134,7 +137,7 @@ class NoisePlan:
         return sum((*self.base, *self.removable), Fraction(0))
 
     def due_components(self, survivors: Collection[int], context: bytes) -> Due:
-        """Return the due components: for each of the survivors, U3, the removable components whose seeds are disclosed.
+        """Return, for each of the survivors U3, the indices of its removable components that are due for removal.
 
         `context` is a result of `removal_context`.  With the scheme `single`, a hash of `context` and of a survivor's
         id decides whether the survivor's component is due.  Raise InputError if a survivor is listed twice, or if there
@@ -151,21 +154,21 @@ class NoisePlan:
         return {u: (0,) if u in chosen else () for u in survivors}
 
     def variance_left(self, survivors: Collection[int], context: bytes, stayed: Due | None = None) -> Fraction:
-        """Return the variance of the noise in the sum; `stayed` lists due components that could not be removed."""
+        """Return the variance of the noise left in the sum; `stayed` lists due components that could not be removed."""
         kept, _ = self._kept_and_charged(survivors, context)
         return kept + sum((self.removable[k] for ks in (stayed or {}).values() for k in ks), Fraction(0))
 
     def charged_variance(self, survivors: Collection[int], context: bytes) -> Fraction:
-        """Return the variance that privacy may count on: the noise left in the sum, without the T_C largest parts.
+        """Return the variance of the noise in the sum that counts for privacy: all but that of T_C survivors.
 
-        T_C survivors may be colluders, so the noise of the T_C survivors that leave most noise does not count.  A due
-        component counts as removed even if the server could not remove it: from t - 1 answers, one fewer than the
-        threshold, and from the colluders' shares the server may still rebuild the seed.
+        T_C survivors may be colluders, so the T_C survivors with most noise in the sum do not count.  A due component
+        counts as removed even if the server could not remove it: from t - 1 answers, one fewer than the threshold, and
+        from the colluders' shares the server may still rebuild the seed.
         """
         return self._kept_and_charged(survivors, context)[1]
 
     def reserved_variance(self) -> Fraction:
-        """Return the least `charged_variance` of a round with at most T dropouts."""
+        """Return the least variance that counts for privacy (`charged_variance`) after at most T dropouts."""
         return self._reserved
 
     @cached_property
@@ -179,7 +182,7 @@ class NoisePlan:
         return (n - T - T_C) * self.added_variance
 
     def _kept_and_charged(self, survivors: Collection[int], context: bytes) -> tuple[Fraction, Fraction]:
-        """Return the variance left when all due components are removed, and the part that privacy counts on."""
+        """Return the noise variance left when all due components are removed, and the part that counts for privacy."""
         due = Counter(self.due_components(survivors, context).values())
         left = {ks: self.added_variance - sum((self.removable[k] for k in ks), Fraction(0)) for ks in due}
         kept, charged, colluders = Fraction(0), Fraction(0), self.colluders
@@ -204,12 +207,12 @@ def parse_variance(text: str) -> Fraction:
 def read_noise_plan(
     scheme: str, clients: int, tolerance: int, colluders: int, variance: str, fraction: int, reserve: int
 ) -> NoisePlan:
-    """Return the plan with these fields; results are cached, since the chunks of a run have few different plans."""
+    """Return the noise plan with these fields, cached because the chunks of a run have few different plans."""
     return NoisePlan(Scheme(scheme), clients, tolerance, colluders, parse_variance(variance), fraction, reserve)
 
 
 def check_variance_text(text: str) -> None:
-    """Raise ParametersRefused unless the text is a reduced fraction: a variance must have only one spelling to hash."""
+    """Raise ParametersRefused unless the text is a reduced fraction: hashes need one spelling for each variance."""
     if len(text) <= _LONGEST_FRACTION and text.replace("/", "", 1).isdecimal():
         with suppress(ValueError, ZeroDivisionError):
             if str(Fraction(text)) == text:
@@ -225,13 +228,13 @@ def default_fraction(clients: int, tolerance: int) -> int:
 def default_tolerance(clients: int, threshold: int, sparse: bool = False) -> int:
     """Return the default T = floor(0.8 (n - t)), for n clients and threshold t; on a sparse graph floor(0.1 n).
 
-    The remaining n - t - T clients may be lost after their upload.
+    T clients may drop out before their upload.  Even then n - t - T others may drop out afterwards.
     """
     return clients // 10 if sparse else max(0, 4 * (clients - threshold) // 5)
 
 
 def removal_context(round_id: bytes, chunk: int, parameter_hash: bytes) -> bytes:
-    """Return bytes that identify a chunk of a round and its parameters, for `NoisePlan.due_components`."""
+    """Return bytes that identify a chunk, its round and the round's parameters, for `NoisePlan.due_components`."""
     return len(round_id).to_bytes(8, "big") + round_id + chunk.to_bytes(8, "big") + parameter_hash
 
 

@@ -40,7 +40,7 @@ _AGREE = 1 - 1e-9  # relative slack: machines may compute slightly different bou
 
 
 class NoiseFrom(Enum):
-    """Which parties add the noise.  Whom a client has to trust depends on it."""
+    """Which party adds the noise; this decides whom a client has to trust."""
 
     CLIENTS = "clients"
     """All clients together: each adds a share."""
@@ -52,14 +52,14 @@ class NoiseFrom(Enum):
 
     @property
     def adversary(self) -> str:
-        """Say against which adversary an epsilon under this noise holds."""
+        """Return a clause that says against which adversary epsilon holds."""
         if self is NoiseFrom.SERVER:
             return "against everybody but the server, who is trusted with the sum and with the noise"
         return "against the server, who knows who takes part"
 
 
 class NoiseVariances(NamedTuple):
-    """Variances of the noise in squared integer units: planned, left in the sum, and charged by the ledger."""
+    """Variances of the noise on a sum, in squared integer units: planned, left in the sum, charged by the ledger."""
 
     wanted: float
     left: float
@@ -106,12 +106,12 @@ class Mechanism(msgspec.Struct, frozen=True):
 
     @classmethod
     def for_cost(cls, setting: Setting, allowance: float) -> Self:
-        """Return the mechanism whose releases cost a theta^2 of `allowance` at most; see `Setting.allowance`."""
+        """Return the mechanism with the least noise at which a release costs at most `allowance`, a theta^2."""
         return cls.from_plan(planning.plan_for_cost(setting, allowance))
 
     @classmethod
     def from_parameters(cls, grid: Grid, clip: float, sensitivity: int, noise: str) -> Self:
-        """Return the mechanism that a round's parameters describe; `noise` is the text of its property `noise`."""
+        """Return the mechanism that a round's parameters describe; `noise` is what its property `noise` returned."""
         return cls(grid, clip, sensitivity)
 
     @property
@@ -121,7 +121,7 @@ class Mechanism(msgspec.Struct, frozen=True):
 
     @property
     def noise(self) -> str:
-        """Return the mechanism's own noise as text, for the parameters of a round; empty if it has none."""
+        """Return the noise that the mechanism itself adds, as text for the parameters of a round; empty if none."""
         return ""
 
     @property
@@ -131,7 +131,7 @@ class Mechanism(msgspec.Struct, frozen=True):
 
     @property
     def rounding(self) -> str:
-        """Return how clients round updates, `stochastic` or `nearest`; parameters state it if updates are folded."""
+        """Return how clients round updates: 'stochastic' or 'nearest'; parameters state it if updates are folded."""
         return encoding.choose_rounding(self.grid, self.clip or math.inf)
 
     @property
@@ -145,7 +145,7 @@ class Mechanism(msgspec.Struct, frozen=True):
         return type(self).decode is Mechanism.decode
 
     def encode(self, update: Reals, public_seed: bytes, entropy: Entropy = secrets.token_bytes) -> Vector:
-        """Return a client's input to the sum: clip, fold, rotate, scale and round it; `entropy` draws the rounding."""
+        """Return a client's input to the sum: the update clipped, folded, rotated, scaled and rounded."""
         bounds = (self.clip or math.inf, self.sensitivity or None)
         return encoding.encode(update, self.grid, public_seed, entropy, *bounds)
 
@@ -156,7 +156,7 @@ class Mechanism(msgspec.Struct, frozen=True):
         """
 
     def clip_factor(self, update: Reals) -> float:
-        """Return the factor, at most 1, that scales an update to the clip bound; raise if the update is not finite."""
+        """Return the factor by which an update is clipped, at most 1; raise InputError if the update is not finite."""
         return encoding.clip_factor(encoding.check_update(update, self.grid), self.clip or math.inf)
 
     def add_server_noise(self, mean: Floats, count: int = 1) -> None:
@@ -238,15 +238,15 @@ def check_folding(kind: type[Mechanism], buckets: int) -> None:
 
 
 def check_by_chunk(mechanism: Mechanism) -> None:
-    """Raise ParametersRefused if the mechanism has a `decode` of its own, which adds noise to the whole sum."""
+    """Raise ParametersRefused if the mechanism can decode only whole sums, because its `decode` is not the default."""
     if not mechanism.is_decoded_by_chunk:
         raise ParametersRefused(f"the mechanism '{mechanism.name}' decodes whole vectors only, not chunk by chunk")
 
 
 def check_record_noise(kind: type[Mechanism], strategy: str, setting: Setting) -> None:
-    """Raise InputError if records are the unit of privacy, and there is no accounting for the noise or the releases.
+    """Raise InputError if records are the unit of privacy, and the noise or a further release cannot be accounted for.
 
-    Gradients of records are summed as integers, under noise that all clients add together or that a baseline adds.
+    `strategy` is the name of the noise strategy.
     """
     if setting.records is None:
         return
@@ -264,7 +264,7 @@ def check_record_noise(kind: type[Mechanism], strategy: str, setting: Setting) -
 
 
 def read_sigma(text: str) -> float:
-    """Return sigma from its text in the parameters of a round; raise ParametersRefused if it is no number."""
+    """Return the standard deviation stated in parameters of a round; raise ParametersRefused if it is no number."""
     try:
         return float(text)
     except ValueError:

@@ -101,7 +101,7 @@ class CentralGaussian(GaussianMechanism, frozen=True, tag="central-gaussian", kw
         return cls(grid, setting.clip, bound.squared, sigma=multiplier * bound.l2 / grid.scale)
 
     def decode(self, total: Vector, count: int, public_seed: bytes) -> Floats:
-        """Return the mean under the server's noise; every call draws new noise."""
+        """Return the mean of `count` clients' updates with the server's noise; every call draws new noise."""
         noisy = super().decode(total, count, public_seed)
         self.add_server_noise(noisy, count)
         return noisy
@@ -111,7 +111,7 @@ class CentralGaussian(GaussianMechanism, frozen=True, tag="central-gaussian", kw
         mean += gaussian_noise(self.entropy(SEED_BYTES), self.sigma / count, self.grid.dim)
 
     def release(self, variance: Fraction) -> Gaussian:
-        """Return the release of a sum under the server's noise; `variance` is ignored, because clients add no noise."""
+        """Return the event of a sum under the server's noise; `variance`, of clients' noise, is ignored."""
         return Gaussian(self.sigma * self.grid.scale / math.sqrt(self.sensitivity))
 
     def noise_variances(self, survivors: int, clients: int, colluders: int) -> NoiseVariances:
@@ -152,13 +152,14 @@ class LocalGaussian(GaussianMechanism, frozen=True, tag="local-gaussian", kw_onl
     def add_client_noise(self, total: Integers, length: int, entropy: Entropy) -> None:
         """Add a client's noise, rounded to integers, to its sum of records, in place.
 
-        The sum consists of integers, so the result is the same as a rounded noisy sum; rounding is post-processing.
+        `length` is C_q, the largest norm of a quantised record.  Rounding the noise does not weaken privacy: the result
+        is the same as if the noisy sum were rounded afterwards, because the sum consists of integers.
         """
         noise = gaussian_noise(entropy(SEED_BYTES), self.sigma * length / self.clip, total.size)
         total += np.rint(noise, out=noise).astype(np.int64)
 
     def release(self, variance: Fraction) -> Gaussian:
-        """Return the release of a client's update under its own noise; `variance`, of the sum's noise, is ignored."""
+        """Return the event of one client's update under this client's noise; `variance`, of the sum, is ignored."""
         return Gaussian(self.sigma / self.clip)
 
     def noise_variances(self, survivors: int, clients: int, colluders: int) -> NoiseVariances:

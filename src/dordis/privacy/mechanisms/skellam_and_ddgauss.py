@@ -125,7 +125,7 @@ def _cumulate_masses(variance: Fraction) -> tuple[Words, Words]:
 
 
 def _invert(highs: Words, lows: Words, high: Words, low: Words) -> npt.NDArray[np.int64]:
-    """Return, for each random number below 2^127 (`high`, `low`), the least x whose cumulative mass exceeds it."""
+    """Return the least x whose cumulative mass exceeds the 127-bit number (`high`, `low`), for each such number."""
     x = np.searchsorted(highs, high)
     while True:  # ties in the high word have probability 2^-63 for each magnitude
         beyond = (highs[x] == high) & (lows[x] <= low)
@@ -142,10 +142,10 @@ def _check_share_variance(variance: Fraction | int) -> Fraction:
 
 
 class DDGauss(Mechanism, frozen=True, tag="ddgauss", kw_only=True):
-    """Every client adds an even share of the noise, as if nobody dropped out: the paper's strategy Orig.
+    """Distributed discrete Gaussian: every client adds an even share of the noise before the summing protocol runs.
 
-    `variance` is g^2, the squared scale of one share, in integer units.  XNoise is refused, because sums of
-    discrete Gaussians are not discrete Gaussian.
+    Shares of dropouts are missing, as in the paper's strategy Orig.  `variance` is g^2, the squared scale of one share,
+    in integer units.  XNoise is refused, because sums of discrete Gaussians are not discrete Gaussian.
     """
 
     variance: Fraction
@@ -190,7 +190,7 @@ class DDGauss(Mechanism, frozen=True, tag="ddgauss", kw_only=True):
         return vector
 
     def release(self, variance: Fraction) -> DiscreteGaussianSum:
-        """Return the release of a sum under the noise of floor(`variance` / g^2) clients.
+        """Return the event of a sum under the noise of floor(`variance` / g^2) clients.
 
         Raise InputError if `variance` is below g^2, the squared scale of one client's noise.
         """
