@@ -2,8 +2,9 @@
 
 The round engine is the same as for all other rounds.  Each process computes for some of the clients: it answers the
 requests to these clients, with messages encoded as on a network, and sums their uploads.  If a process dies, its
-clients are dropouts from then on.  Masks and noise are expanded slice by slice in Ray tasks.  The run itself starts
-every process, with the code installed on the machine, so Ray unpickles no object of another party.
+clients are dropouts from then on.  The masks and the noise that the server removes are computed in Ray tasks, each for
+a part of the vector.  The run starts every process itself, with the code installed on the machine, so Ray unpickles no
+object of another party.
 """
 
 import os
@@ -51,7 +52,7 @@ Counted = Mapping[Attendance, OwnerCharge]
 
 @dataclass
 class Answers:
-    """The replies of the clients of one process, the reasons of refusals, and the traffic."""
+    """The replies of the clients of one process, the reasons with which clients refused, and the traffic."""
 
     replies: list[tuple[ClientId, Message]] = field(default_factory=list)
     refusals: list[tuple[ClientId, str]] = field(default_factory=list)
@@ -60,7 +61,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Sum:
-    """Description of a sum of uploads: a unique number, the chunk, and the vectors' length and bits per number."""
+    """Description of a sum of uploads: a unique number, the chunk, and the length and bits of the summed vectors."""
 
     number: int
     chunk: int
@@ -117,7 +118,7 @@ class Worker:
 
 
 UPLOADS = 8
-"""Number of uploads that a process computes in one batch and adds together; it has at most two batches in memory."""
+"""Number of uploads that a process computes together and then adds; twice as many are in its memory at most."""
 GONE = (RayActorError, ObjectLostError)
 """The errors of Ray for a lost process or machine."""
 
@@ -173,7 +174,7 @@ class Workers:
 
 
 class RayExchange(MessageMeter):
-    """Sends each process the requests to its clients: in one batch, or in small batches if they ask for uploads."""
+    """Sends each process the requests to its clients: all together, but requests for uploads `UPLOADS` at a time."""
 
     def __init__(self, workers: Workers, lost: Lost) -> None:
         super().__init__()
@@ -214,7 +215,7 @@ class RayExchange(MessageMeter):
 
 
 def split_requests(requests: Requests) -> Iterator[Requests]:
-    """Yield the requests to one process in batches: all at once, or UPLOADS at a time for uploads, to save memory."""
+    """Yield the requests to one process in groups: all at once, but requests for uploads `UPLOADS` at a time."""
     most = UPLOADS if any(request.uploads for request in requests.values()) else len(requests)
     left = iter(requests.items())
     while part := dict(islice(left, most)):

@@ -95,7 +95,7 @@ class HelperRequests:
         self._round, self._boxes = b"", dict[ClientId, list[Message]]()
 
     def known_replies(self, requests: Requests) -> dict[ClientId, Message]:
-        """Return the replies to requests for helpers' keys, if all the keys are known already; otherwise no replies."""
+        """Return the replies to `requests` if they all ask for keys that are known already; otherwise no replies."""
         known = {h: keys for h, request in requests.items() if (keys := self._known_keys(h, request)) is not None}
         return dict(known) if len(known) == len(requests) else {}
 
@@ -119,7 +119,7 @@ class HelperRequests:
         return (request,)
 
     def note_keys(self, helper: ClientId, request: Message, reply: Message) -> None:
-        """Remember the keys in a helper's reply, if the request was for keys."""
+        """Store the public keys in a helper's reply, if the request was for keys."""
         if isinstance(request, Introduce) and isinstance(reply, EpochKeys):
             self._shown[helper] = request.round[:RUN_BYTES], reply
 
@@ -156,7 +156,7 @@ class FlowerExchange(MessageMeter):
         self._delivery: asyncio.Task[Answers]
 
     async def __call__(self, requests: Requests) -> Replies:
-        """Return the replies to requests; requests of all calls in one turn of the event loop are sent together."""
+        """Return the replies to requests; requests of concurrent calls, for several chunks, are sent together."""
         if isinstance(requests, OpenCall):
             return self._take_contributions(requests)
         if any(request.role is Role.HELPER for request in requests.values()):
@@ -173,7 +173,7 @@ class FlowerExchange(MessageMeter):
         return self._deliver(waiting)
 
     def _deliver(self, waiting: Sequence[Requests]) -> Answers:
-        """Return the answers to requests by client; requests that were sent ahead are not sent again."""
+        """Return the answers to requests by client; requests already sent with an earlier message are not repeated."""
         bundle: dict[ClientId, list[Message]] = {}
         for requests in waiting:
             for u, request in requests.items():
@@ -222,7 +222,7 @@ class FlowerExchange(MessageMeter):
         return admitted
 
     def _ask_helpers(self, requests: Requests) -> Replies:
-        """Return the replies of helpers: keys known from earlier replies, or else the replies that arrive in time."""
+        """Return the replies of helpers: from memory if only known public keys are requested, else after sending."""
         known = self._helper_requests.known_replies(requests)
         if known:
             return list(known.items())
@@ -238,9 +238,10 @@ class FlowerExchange(MessageMeter):
         return [(h, answer) for h, answer in answers.items() if answer is not None]
 
     def _helper_answer(self, h: ClientId, asked: Sequence[Message], reply: FlowerMessage) -> Message | None:
-        """Return the answer of helper `h` to the last of the messages `asked`.
+        """Return the answer of helper `h` to the last request in `asked`; store public keys that the `reply` contains.
 
-        Return `Garbled` if the reply is malformed, None if the helper refused or was lost.
+        Flower's `reply` has the answers to all requests in `asked`.  Return `Garbled` if it is malformed, and None if
+        it is an error or lacks an answer.
         """
         try:
             sealed, refusal = open_reply(reply)
@@ -294,7 +295,7 @@ def following_requests(request: Message) -> Sequence[Message]:
 
 
 def blame_garbage(asked: Sequence[Message], answers: Mapping[RequestKey, Message]) -> dict[RequestKey, Message]:
-    """Return `Garbled` as the answer to each unanswered request to a node that sent garbage, so that it is blamed."""
+    """Return `Garbled` as the answer to every request without an answer, so that the node counts as a liar."""
     return {request_key(request): Garbled() for request in asked if request_key(request) not in answers}
 
 

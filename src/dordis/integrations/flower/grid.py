@@ -92,7 +92,11 @@ def find_protocol(settings: Mapping[str, Any]) -> SummingProtocol:
 
 
 def build_config(settings: Mapping[str, Any], clients: int, per_round: int) -> RunConfig:
-    """Return the validated configuration of a run; `clients` and `per_round` are defaults of its `federation`."""
+    """Return the validated configuration of a run for which `clients` nodes have enrolled.
+
+    A round has `per_round` clients unless `settings` have another number.  Raise InputError if a setting does not work
+    under Flower, or if `federation.clients` is set to another number than `clients`.
+    """
     below = RunConfig(NAME, app=App(_HERE, _HERE), federation=Federation(clients, min(per_round, clients)))
     if not find_protocol(settings).has_cohort:
         settings = merge_settings({_FEDERATION: {"arrival": OPEN}}, dict(settings))
@@ -254,7 +258,7 @@ class DordisGrid(Grid):
         return PrivateRun(Run.start(home.job, home, Path(config.output), to_toml(config)), home, app)
 
     def _check_prospects(self, job: Job) -> None:
-        """Raise `HopelessPlan`, and log it, if next to nothing can be learnt and `accept_hopeless` is not set."""
+        """Raise `HopelessPlan`, and log it, if the noise lets next to nothing be learnt; not with `accept_hopeless`."""
         if job.design.plan is None or self._accept_hopeless:
             return
         try:
@@ -297,12 +301,12 @@ class DordisGrid(Grid):
         return [node for node in self._grid.get_node_ids() if node in enrolled]
 
     def set_run(self, run: Any) -> None:
-        """Set Flower's run of the wrapped grid."""
+        """Tell the wrapped grid to which Flower run it belongs."""
         self._grid.set_run(run)
 
     @property
     def run(self) -> Any:
-        """Return Flower's run of the wrapped grid."""
+        """Return the Flower run to which the wrapped grid belongs."""
         return self._grid.run
 
     def create_message(self, *arguments: Any, **options: Any) -> FlowerMessage:
@@ -347,10 +351,7 @@ class PrivateRun:
         return finished, self.app.layout.to_record(model, self.app.vector + weighted_mean(finished, self.home.weights))
 
     def _next(self) -> FinishedRound | None:
-        """Run a round and return it; None after the last planned round.
-
-        If the budget is exceeded or the round fails, close the run and raise.
-        """
+        """Run the next round and return it, None after the last planned round; close the run and raise if it fails."""
         try:
             return next(self._rounds, None)
         except BudgetExceeded:

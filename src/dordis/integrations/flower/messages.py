@@ -152,7 +152,7 @@ class Layout:
         return np.concatenate([np.ravel(array).astype(kind, copy=False) for array in arrays.values()])
 
     def cast(self, model: ArrayRecord) -> ArrayRecord:
-        """Convert a model to the number types of the first round: a strategy may average in other types."""
+        """Return a model in the number types of the first round, because a strategy may average in other types."""
         if model.keys() != self.types.keys():
             raise InputError("the arrays of the model are not named like those of the first round")
         if all(array.dtype == self.types[name] for name, array in model.items()):
@@ -230,13 +230,13 @@ def bundle_name(path: Iterable[str]) -> str:
 
 
 def digest_training(content: RecordDict, environment: bytes, message_type: str = TRAIN, group: str = "") -> Floats:
-    """Return the digest of all data that a node receives for training, a vector in the place of the round's model."""
+    """Return the digest of all data that a node receives for training, as 32 numbers in the place of the model."""
     parts = ENCODER.encode((digest_content(content), environment, message_type, group))
     return np.frombuffer(hashlib.sha256(b"dordis/v1/flower-train" + parts).digest(), np.uint8).astype(np.float32)
 
 
 def digest_received(message: FlowerMessage, context: Context) -> ModelBytes:
-    """Return the digest of a received train message and its context, which the invitation must contain."""
+    """Return the digest of a received train message and its context; the invitation must contain the same digest."""
     metadata = message.metadata
     return ModelBytes.from_numbers(
         digest_training(message.content, digest_environment(context), metadata.message_type, metadata.group_id)

@@ -66,7 +66,9 @@ DEFAULT_POLICY = Policy(epsilon=6.0, delta=1e-5)
 
 @dataclass(frozen=True)
 class DordisMod:
-    """Answers the messages of private rounds, refuses all other messages; the app's train function makes the update.
+    """A Flower mod that answers the messages of private rounds and refuses all others.
+
+    The app's train function computes the update.
 
     `policy` has the bounds that the node's owner sets, such as the budget; `mechanism` is a mechanism that is not
     built in.  With a helper policy in `assists` the node also offers to be a helper, under this policy.
@@ -154,7 +156,7 @@ class Node:
         """Leave the round and raise InputError if records are the unit of privacy and this node's records are unusable.
 
         This is checked at the invitation, because later the data must not decide whether or when the node answers.  At
-        the first message of a run, the gradients of all records are computed, and the largest batch is timed.
+        the first message of a run, the gradients of all records are computed, and those of a largest sample are timed.
         """
         description, encoding = self._state.description, invite.terms.records
         if not encoding:
@@ -188,7 +190,7 @@ class Node:
         return Enrolled(identity.signing, identity.vrf, environment, weight, self._simulated, helper)
 
     def _drop_input(self, client: Client) -> None:
-        """Delete the encoded input of the round from the state if its upload is complete."""
+        """Delete the encoded input of the open round from the node's state, once all chunks of it are uploaded."""
         round = client.round
         if round is not None and round.summing is not None and round.summing.uploaded:
             self._state.drop_input(round.invite.round)
@@ -279,7 +281,7 @@ def find_protocol(description: RunDescription) -> SummingProtocol:
 def build_selection(description: RunDescription, registry: Registry, beacon: Beacon | None) -> Selection:
     """Return the selection of a run; raise ParametersRefused if nodes cannot verify this kind of selection.
 
-    With SecAgg+ the beacon decides the permutation of the clients.
+    With SecAgg+ the beacon decides the order in which clients are scheduled.
     """
     protocol = find_protocol(description)
     known = (BALANCED, UNIFORM) if protocol.has_cohort else (BALANCED, UNIFORM, OPEN)

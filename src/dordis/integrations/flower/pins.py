@@ -105,7 +105,7 @@ class Pins:
         return weight
 
     def policy(self, policy: Policy) -> Policy:
-        """Return the mod's policy, with its epsilon and delta replaced where the owner has set them as pins."""
+        """Return the mod's `policy`, with the epsilon and delta that the owner has set as pins, if any."""
         budget = {"epsilon": EPSILON, "delta": DELTA}
         own = {name: float(self.config[key]) for name, key in budget.items() if key in self.config}
         return msgspec.structs.replace(policy, **own)
@@ -162,7 +162,7 @@ def check_time_fixed(mode: str, pins: Pins, simulated: bool) -> None:
 
 
 def check_room(seconds: float, pins: Pins) -> None:
-    """Raise InputError if the fixed training time is less than ROOM times `seconds`, the time for the largest batch."""
+    """Raise InputError if the fixed training time is below ROOM times `seconds`, the time of the largest sample."""
     agreed = pins.train_seconds()
     if agreed is not None and agreed < ROOM * seconds:
         raise InputError(

@@ -73,7 +73,7 @@ class FlowerModel(AppServer):
 
 @dataclass(frozen=True)
 class Enrolment:
-    """The answers of all nodes at enrolment: keys, weights of their updates, and the digest of their environment."""
+    """The enrolled nodes: their keys, the weights of their updates, and the digest of their common environment."""
 
     registry: Registry
     nodes: Mapping[ClientId, int]
@@ -214,7 +214,7 @@ def enrol(
     timeout: float | None,
     helpers: bool = False,
 ) -> Enrolment:
-    """Ask nodes for their public keys and, with `helpers`, for their public keys as helpers; return their enrolment.
+    """Ask nodes for their public keys and, if `helpers`, also for public keys as helpers; return their enrolment.
 
     Nodes whose keys are not in the `known` registry are left out.  Without a known registry, a new registry is made of
     the nodes' keys; it is only as trustworthy as the SuperLink, because the SuperLink relays the keys.
@@ -243,9 +243,9 @@ def assign_helpers(
 ) -> tuple[Registry, dict[ClientId, int]]:
     """Return the registry with helpers of these `ids`, and the node of each helper.
 
-    `offers` has the helper keys of nodes that offer to be helpers.  If the registry already has helpers, `offers` shows
-    by their keys which nodes they are; otherwise the first nodes in `offers` become helpers.  Raise InputError if too
-    few nodes offer, or if the helpers in the registry are not exactly the helpers with these `ids`.
+    `offers` has the public keys, as helpers, of the nodes that offer to be helpers.  If the registry already has
+    helpers, these keys show which nodes they are; otherwise the first nodes in `offers` become helpers.  Raise
+    InputError if nodes are missing, or if the helpers in the registry do not have exactly these `ids`.
     """
     if registry.helpers:
         nodes = {identity: node for node, identity in offers.items()}
@@ -266,7 +266,7 @@ def assign_helpers(
 
 
 def check_same_environment(environments: Mapping[int, bytes]) -> None:
-    """Raise InputError unless all nodes have the same run config and app bundle; otherwise some refuse every round."""
+    """Raise InputError unless all nodes have the same run config and app bundle: else some would refuse every round."""
     (first, expected), *others = environments.items()
     for node, environment in others:
         if environment != expected:

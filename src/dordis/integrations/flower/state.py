@@ -101,7 +101,7 @@ class RunState:
         return StateParticipation(self._record)
 
     def trainings(self) -> "StateTrainings":
-        """Return the training count since the last counted participation."""
+        """Return the count of trainings since the last counted participation."""
         return StateTrainings(self._record)
 
     def note_training(self, what: str, failure: str) -> None:
@@ -141,7 +141,7 @@ class StateHelperStore:
 
 
 class StateParticipation(MemoryParticipation):
-    """A participation count in Flower's state, which lasts for one Flower run."""
+    """Counts a node's participations in one Flower run; the count is stored in Flower's `context.state`."""
 
     def __init__(self, record: Any) -> None:
         super().__init__()
@@ -154,7 +154,8 @@ class StateParticipation(MemoryParticipation):
 
 
 class StateTrainings(MemoryTrainings):
-    """A training count in Flower's state, which lasts for one Flower run."""
+    """Counts a node's trainings since its last counted participation; the count is stored in Flower's `context.state`.
+    """
 
     def __init__(self, record: Any) -> None:
         super().__init__()
@@ -169,7 +170,7 @@ class StateTrainings(MemoryTrainings):
 
 
 class StateJournals:
-    """Opens journals of rounds; a client is in one round, and leaves it when the journal of another round is opened."""
+    """Opens journals of rounds; a client is in one round at a time, and leaves it when another journal is opened."""
 
     def __init__(self, state: RecordDict, run: RunState) -> None:
         self._state, self._run = state, run
@@ -219,7 +220,7 @@ class StateJournal:
         return made
 
     def since(self, claims: int) -> Sequence[bytes]:
-        """Return, in order, the state changes stored with each answered request after the first `claims`."""
+        """Return, in order, the state changes stored with each answered request after the first `claims` requests."""
         return [changes for _, _, changes, _ in self._claims()[claims:]]
 
     def note(self, event: msgspec.Struct) -> None:
@@ -307,7 +308,7 @@ class FileState:
         return ClientDirectory(self.path).participation()
 
     def trainings(self) -> FileTrainings:
-        """Return the training count since the last counted participation."""
+        """Return the count of trainings since the last counted participation."""
         return ClientDirectory(self.path).trainings
 
     def note_training(self, what: str, failure: str) -> None:

@@ -126,11 +126,14 @@ class FlowerApp(RecordClient):
 
     @property
     def width(self) -> int:
-        """Return how many records fit into a slice; the gradients of all records of a slice are computed together."""
+        """Return the number of records whose gradients are computed together."""
         return self._learner.width
 
     def begin(self, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> None:
-        """Test whether the other records of a slice change a gradient; if they do, compute one gradient at a time."""
+        """At the first call, test whether records that are computed together influence each other's gradients.
+
+        If they do, compute one gradient at a time from then on.
+        """
         self._learner.begin(round, self._parameters, dim, attempt)
 
     def record_gradients(self, round: RoundInfo, model: Numbers, places: Places) -> Reals:
@@ -142,7 +145,7 @@ class FlowerApp(RecordClient):
 
     @cached_property
     def step(self) -> RecordStep:
-        """Call the train function and return the arguments of its `train_step`; errors go to the owner's log only."""
+        """Return the arguments of the call of `train_step`; errors of the train function go to the owner's log only."""
         reply = contain("the train function", self._train, log.error)
         if reply is None:
             raise InputError("the train function of this node failed: its log says why")
