@@ -73,7 +73,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name at its first use, so that `dordis --help` need not wait for numpy and numba."""
+    """Import and return a public name at its first use, so that `dordis --help` need not wait for numpy and numba."""
     if name not in _HOME:
         raise AttributeError(f"module 'dordis' has no attribute '{name}'")
     return getattr(import_module(_HOME[name]), name)

@@ -150,7 +150,7 @@ class RateDropout(Dropout):
 
 @dataclass(frozen=True)
 class StageDropout(Dropout):
-    """Every client leaves independently of the others, at each stage with the rate of that stage."""
+    """At each stage every remaining client leaves with the rate of this stage, independently of the others."""
 
     seed: Seed
     rates: dict[str, float]
@@ -184,7 +184,7 @@ class Behaviour(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class BehaviourTrace:
-    """A trace with times: a client leaves at the first request that comes while its device is inactive."""
+    """A trace of times of activity: a client leaves at the first request that comes while its device is inactive."""
 
     devices: Sequence[Behaviour]
     seconds: float
@@ -228,7 +228,7 @@ class SlotTrace:
         return bool(self.entries[device, self._slot(index)] == 1)
 
     def leaves(self, device: int, index: int, lot: int) -> int | None:
-        """Return stage 0 if the device is unavailable in this slot, stage `lot` if only in the next slot, else None."""
+        """Return stage 0 if the device is away in this slot, the random stage `lot` if only in the next, else None."""
         if not self.available(device, index):
             return 0
         return None if self.entries[device, self._slot(index) + 1] == 1 else lot
@@ -377,7 +377,7 @@ class DropoutSchedule:
         return u in self._gone
 
     def coming(self, clients: Iterable[ClientId]) -> Iterable[ClientId]:
-        """Return the clients that come to a round with open arrival, in order: all but those that leave early."""
+        """Return the clients that come to a round with open arrival, in order: those that do not leave before it."""
         return [u for u in self._order(self._index, tuple(clients)) if not self.is_early(u)]
 
     def is_early(self, u: ClientId) -> bool:

@@ -18,7 +18,7 @@ LOCK = ".lock"
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """Write a new private file in one step; raise `FileExistsError` if `path` exists."""
+    """Write a new file in one step, readable by its owner only; raise `FileExistsError` if `path` exists."""
     with _draft(path, data, PRIVATE) as draft:
         path.hardlink_to(draft)
 
@@ -119,7 +119,7 @@ def lock_directory(path: Path) -> int:
 
 
 def lock_holder(path: Path) -> int | None:
-    """Return the id of the process that has locked a directory, or None."""
+    """Return the id of the process that has locked a directory, or None if the directory is not locked."""
     try:
         descriptor = os.open(path / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -179,7 +179,7 @@ class LockedFile:
             return file.read()
 
     def append(self, line: bytes) -> None:
-        """Append a line durably; if that fails, remove the part that was written and raise `OSError`."""
+        """Append a line, which is on disk when this returns; if that fails, undo it and raise `OSError`."""
         size = os.fstat(self.descriptor).st_size
         try:
             if os.write(self.descriptor, line) != len(line):
@@ -194,5 +194,5 @@ class LockedFile:
         os.ftruncate(self.descriptor, size)
 
     def sync(self) -> None:
-        """Sync the file, including lines that another process appended without syncing."""
+        """Force the file to disk, including lines that another process appended without doing so."""
         os.fsync(self.descriptor)

@@ -17,11 +17,11 @@
     │   ├── InvalidSignature   the signature does not verify
     │   ├── InvalidProof       the VRF proof does not verify
     │   └── SharingError       the shares do not determine a secret
-    ├── NotReady               this client's application has no data for a round that it is invited to
+    ├── NotReady               this client's application declined a round to which the client was invited
     ├── LoginRefused           an identity is unknown, revoked, expired, already logged in, or of another federation
     ├── ProtocolError          a peer deviated from the protocol
     │   ├── MalformedMessage   bytes do not decode to a message of the expected kind
-    │   ├── HistoryContradicted  a server's history of a run contradicts this client's own records
+    │   ├── HistoryContradicted  what a server states about earlier rounds contradicts this client's own records
     │   ├── UnexpectedRequest  a request is out of order, repeated with other content, or after the end
     │   └── Aborted            this client or server has ended the round for good
     ├── NothingTrained         a run ended before its first round was finished
@@ -76,7 +76,7 @@ class MissingExtra(InputError):
 
 
 class HopelessPlan(InputError):
-    """The noise of a planned run is much larger than its signal; `ratio` is the signal-to-noise ratio of all rounds."""
+    """The noise of a planned run is much larger than its signal; `ratio` is the signal-to-noise ratio of the run."""
 
     def __init__(self, ratio: float, needed: str) -> None:
         super().__init__(
@@ -160,7 +160,7 @@ class ProtocolError(DordisError):
 
 
 class HistoryContradicted(ProtocolError):
-    """The history of a run that a server shows contradicts this client's own records of its rounds."""
+    """What a server states about the earlier rounds of a run contradicts this client's own records of them."""
 
 
 class MalformedMessage(ProtocolError):
@@ -237,9 +237,9 @@ class AuditFailed(DordisError):
 class RoundFailed(DordisError):
     """The round ends without an output.
 
-    `named` are the clients that provably deviated in this round.  Each of the `accusations` is a pair of clients, the
-    dealer and the holder of a share: at least one of the two lied.  A client that merely did not answer is neither
-    named nor accused. docs/proofs/blame.md says which clients are evicted.
+    `named` are the clients that provably deviated from the protocol in this round.  Each of the `accusations` is a pair
+    of clients, the dealer and the holder of a share: at least one of the two lied.  A client that merely did not answer
+    is neither named nor accused. docs/proofs/blame.md says which clients are evicted.
     """
 
     def __init__(
@@ -277,7 +277,7 @@ class TooFewHelpers(RoundFailed):
 
 
 class Unconfirmed(RoundFailed):
-    """Too few helpers of one helper set sent the same sum of masks: the round is charged and ends without a sum."""
+    """Too few helpers of one helper set sent the same sum of masks; the round is charged, but it ends without a sum."""
 
     def __init__(self, rank: int, heard: int, needed: int) -> None:
         super().__init__(
@@ -311,7 +311,7 @@ class Unrecoverable(RoundFailed):
 
 @contextmanager
 def explain_os_errors(action: str) -> Iterator[None]:
-    """Raise InputError in place of an OSError: that an `action`, such as "read the file x", is impossible, and why."""
+    """Turn an OSError into an InputError that says which `action` failed, such as "read the file x", and why."""
     try:
         yield
     except OSError as error:

@@ -57,8 +57,8 @@ class RunResult:
     model: Any = field(repr=False)
     """Result of the application: a trained torch module, parameters, or a mean; None if it returns no result."""
     epsilon: float | None
-    """The stated epsilon, which may be published.  It is the epsilon spent if the run ended as planned or by its budget
-    rule, otherwise the budget.  It is None if the noise proves no epsilon, or if there is a `problem`.
+    """The stated epsilon, which may be published: the epsilon spent if the run ended as planned or by its budget rule,
+    otherwise the larger of budget and epsilon spent.  None if the noise proves no epsilon, or if there is a `problem`.
     """
     delta: float
     history: tuple[dict[str, float], ...] = field(repr=False)
@@ -73,7 +73,7 @@ class RunResult:
     spent: float | None = None
     """Epsilon spent by the client that has spent most. Publish `epsilon`, which may be larger."""
     run_as: str = ""
-    """How the run was executed.  A simulation protects nobody: its epsilon is that of an equal deployment."""
+    """How the run was executed.  A simulation protects nobody: its epsilon is what the same deployment would have."""
     verdict: str = ""
     """Verdict on the plan: what can be learnt despite its noise; empty for a run that `dordis.load` read."""
     trained: TrainedModel | None = field(default=None, repr=False)
@@ -142,7 +142,7 @@ def run(
 
 
 def as_config(config: Any) -> Config:
-    """Return a `Config` unchanged, or the validated settings of a dictionary, of a file, or with None the defaults."""
+    """Return a `Config` unchanged, or the validated `Config` of a dictionary or a file; the default one for None."""
     if isinstance(config, Config):
         return config
     if isinstance(config, Mapping):
@@ -330,7 +330,7 @@ def _complete(
     ledger: str | Path | None = None,
     budget: float | None = None,
 ) -> RunResult:
-    """Run all rounds, show the warnings of plan and application, and return the result; raise for a hopeless plan."""
+    """Run all rounds, show the warnings of plan and application, and return the result; refuse a hopeless plan."""
     plan, app = job.job.design.plan, job.job.app
     for text in job.job.warnings:
         warnings.warn(text, stacklevel=3)

@@ -9,7 +9,7 @@ Kind = TypeVar("Kind")
 
 
 def load_object(text: str, what: str, kind: type[Kind]) -> Kind:
-    """Import and return the object that `text` names; raise InputError if this fails, or if it is no `kind`.
+    """Import and return the object that `text` names; raise InputError if this fails or the object is no `kind`.
 
     `what` is the subject of the error message, such as "the features".
 

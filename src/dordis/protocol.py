@@ -93,11 +93,11 @@ class OpenCall(Mapping[ClientId, Message]):
     """A request without addressees: any arriving client may answer it, until it has `most` replies or is closed.
 
     The step that yields the call gives it `admit`, a check of replies; the `RoundEngine` extends `admit`, so that it
-    also counts participations and stores the reply durably.  Once `admit` has returned, the exchange acknowledges the
+    also counts participations and stores the reply on disk.  Once `admit` has returned, the exchange acknowledges the
     reply and passes it to the step.  `arrived` are the clients whose replies are stored already.  `visit` returns, for
-    an arriving client, a server of earlier steps, such as invitation and training; the client may answer the call if it
-    is in the output of that server.  An exchange with a clock calls `close` at the deadline; after that no reply is
-    admitted, not even by a restarted server.
+    an arriving client, the server's state machine for the steps before the call, such as invitation and training; only
+    clients in its output may answer the call.  An exchange with a clock calls `close` at the deadline; after that no
+    reply is admitted, not even by a restarted server.
     """
 
     def __init__(
@@ -151,7 +151,10 @@ class Resource(Enum):
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a server, and the resource it keeps busy.  `run` returns a generator, or computes and returns None."""
+    """A step of a server, and the resource it keeps busy.
+
+    `run` returns a generator of requests, or computes the step and returns None.
+    """
 
     run: Callable[[], Flow | None]
     resource: Resource
@@ -187,7 +190,7 @@ class Party(Protocol):
 
 
 class Journal(Protocol):
-    """Stores a client's answers durably before they are sent, and restores the client after a restart.
+    """Stores a client's answers before they are sent, on disk in deployments, and restores the client after a restart.
 
     For a new key `claim` calls `respond`, which returns state changes and a reply, and stores both with the request's
     digest.  For a known key it returns the stored reply if the digest is the same, and raises `UnexpectedRequest` if
@@ -198,7 +201,7 @@ class Journal(Protocol):
         """Return the reply stored under the key; if none is stored, store first what `respond` returns."""
 
     def since(self, claims: int) -> Sequence[bytes]:
-        """Return, in order, the state changes stored with each answered request after the first `claims`."""
+        """Return, in order, the state changes stored with each answered request after the first `claims` requests."""
 
     def note(self, event: msgspec.Struct) -> None:
         """Store an event that a restored client needs, such as a received model or a computed update."""
@@ -305,7 +308,7 @@ def _change(state: ClientState, changes: bytes) -> None:
 
 
 class ProtocolClient(ABC, Generic[State]):
-    """The client of a protocol: it answers the requests of the set-up once, and those of the routine in each chunk."""
+    """The client of a protocol: it answers the requests in `setup` once a round, those in `routine` once a chunk."""
 
     def __init__(self, state: State, journal: Journal | None = None) -> None:
         self.state = state

@@ -15,7 +15,7 @@ from dordis.protocol import ENCODER, Message
 VERSION = 5
 """Protocol version: the first byte of every frame."""
 LIMIT = 64 << 20
-"""Largest frame from a peer in bytes, unless the receiver sets a lower limit."""
+"""Largest frame in bytes that a receiver accepts, unless it sets a lower limit."""
 
 Bulk = bytes | bytearray | memoryview
 """The bytes beside a frame.  A receiver may reuse their memory for the next message: copy what must last longer."""
@@ -45,10 +45,10 @@ def size(message: Message) -> int:
 
 
 def decode(data: bytes, kind: type[Kind], limit: int = LIMIT, bulk: Bulk = b"") -> Kind:
-    """Return the message from its frame and bulk; `kind` is the expected class of messages, or a union of classes.
+    """Return the message with this frame and bulk; `kind` is the expected class of messages, or a union of classes.
 
-    Raise MalformedMessage if the frame is too long, not canonical, or of another kind or version, or if bytes came
-    beside a frame whose message has no bulk.
+    Raise MalformedMessage if the frame is too long, not canonical, or of another kind or version, or if `bulk` is given
+    for a message without bulk.
     """
     check_size(data, limit)
     check_version(data)
@@ -67,7 +67,7 @@ def decode(data: bytes, kind: type[Kind], limit: int = LIMIT, bulk: Bulk = b"") 
 
 
 def kind_of(data: bytes, kind: type[Kind]) -> type[Kind]:
-    """Return the message class of a frame, from its first bytes; raise MalformedMessage if it is not in `kind`."""
+    """Return the message class that the first bytes of a frame name; raise MalformedMessage if it is not in `kind`."""
     start = len(_PREFIX) + (3 if data[1:2] == _LONG_MAP else 1)
     for head, choice in _heads(kind):
         if data.startswith(head, start):
