@@ -96,10 +96,10 @@ class Assistance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Parameters(Message, frozen=True, dict=True, kw_only=True):
     """The parameters of one round that all summing protocols have; protocols add their own in subclasses.
 
-    `round` is the run id, then the round's index.  A sum is over `n_min` to `n_max` clients; `colluders` is T_C.  In
-    `ends` is the end of each chunk, in words of eight bytes.  `variances` maps each chunk to sigma*^2, its planned noise
-    variance, written as a fraction.  `scheme`, `fraction` and `reserve` are fields of all chunks' `NoisePlan`s; `tables`
-    is the hash of the noise tables.  With open arrival a client may take part in at most `participations` rounds.
+    `round` is the run id, then the round's index.  A sum is over `n_min` to `n_max` clients; `colluders` is T_C.
+    `ends` has the ends of the chunks in words of eight bytes.  `variances` maps each chunk to its planned noise
+    variance, sigma*^2, as a fraction.  `scheme`, `fraction` and `reserve` are fields of all chunks' `NoisePlan`s.
+    `tables` hashes the noise tables.  With open arrival a client may take part in at most `participations` rounds.
     """
 
     mode: str

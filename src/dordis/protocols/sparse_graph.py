@@ -5,8 +5,8 @@ The graph is circulant (Harary), on a random circle: Bell et al., "Secure Single
 dropouts.
 
 Every probability is computed and compared as an exact fraction; logarithms are only printed.  docs/secagg_plus.md has
-the rules and their proofs.  Clients check that the graph keeps secrecy; whether a round is likely to succeed concerns
-the server only.
+the rules and their proofs.  Every client checks that the graph keeps inputs secret.  Only the server checks that the
+round is likely to succeed.
 """
 
 import math
@@ -75,12 +75,12 @@ def check_share_threshold(n: int, k: int, t_k: int) -> None:
 
 
 def permutation(n: int, seed: bytes) -> list[int]:
-    """Return a permutation of 0..n-1 from the seed; it is uniformly random if the seed's keystream is."""
+    """Return a permutation of 0..n-1 that the seed determines, pseudorandom if the seed is random."""
     return shuffle(range(n), prg.from_seed(seed, b"dordis/v1/graph"))
 
 
 FAILURE = 40
-"""-log2 of the largest allowed probability of each failure of the graph (`Neighbourhood`)."""
+"""Each failure of a graph (see `Neighbourhood`) may have a probability of at most 2^-FAILURE."""
 REDRAWS = {"semi-honest": 0, "malicious": 64}
 """By mode, log2 of the number of circles that a server can try: once it knows the beacon, a malicious server can vary
 the parameters, and each variation gives another circle."""
@@ -113,10 +113,10 @@ class Neighbourhood:
 
 
 def solve(n: int, T: int, T_C: int, mode: str) -> Neighbourhood:
-    """Return the graph of least degree that keeps secrecy and correctness, with the least t_k and quorum for it.
+    """Return the least degree with which inputs stay secret and secrets can be rebuilt, with the least t_k and quorum.
 
-    At most T of the n clients drop out, and at most T_C collude.  If no smaller degree suffices, the result is the
-    complete graph, of degree n - 1.
+    At most T of the n clients drop out, and at most T_C collude.  Each failure has a probability of at most 2^-FAILURE.
+    If no smaller degree suffices, the result is the complete graph, of degree n - 1.
 
     >>> graph = solve(1000, 100, 1, "malicious")
     >>> graph.degree, graph.threshold, graph.quorum
@@ -139,16 +139,20 @@ def solve(n: int, T: int, T_C: int, mode: str) -> Neighbourhood:
 
 
 def failure(mode: str) -> Fraction:
-    """Return a bound on the probability that a sparse graph that clients accept loses secrecy in one round.
+    """Return a bound on the probability that a sparse graph that clients accept does not keep the inputs secret.
 
-    Secrecy is lost if an honest client has too many colluding neighbours or, in the semi-honest mode, if the honest
-    survivors are not connected.
+    Inputs may become known if an honest client has too many colluding neighbours or, in the semi-honest mode, if the
+    honest survivors are not connected.
     """
     return Fraction(1 if is_malicious(mode) else 2, 2**FAILURE)
 
 
 def check_neighbourhood(n: int, T: int, T_C: int, mode: str, q: int, k: int, t_k: int) -> None:
-    """Raise ParametersRefused if a graph does not keep secrecy; every client calls this at set-up."""
+    """Raise ParametersRefused unless quorum q, degree k and share threshold t_k keep the clients' inputs secret.
+
+    At most T of n clients drop out, and at most T_C collude.  Every client calls this at set-up.  A graph that passes
+    may still fail, with the small probability `failure`.
+    """
     check_quorum(n, T, T_C, mode, q)
     if k > n - 1:
         raise ParametersRefused(f"the degree k = {k} of the graph must be at most n - 1 = {n - 1}")
@@ -161,7 +165,7 @@ def check_neighbourhood(n: int, T: int, T_C: int, mode: str, q: int, k: int, t_k
 
 
 def check_quorum(n: int, T: int, T_C: int, mode: str, q: int) -> None:
-    """Raise ParametersRefused if quorum q is too small for T_C colluders, or if T dropouts leave too few clients."""
+    """Raise ParametersRefused if q is below `least_quorum`, or if T dropouts leave fewer than q, or nobody honest."""
     if T_C < 0 or T < 0 or n - T <= T_C:
         raise ParametersRefused(f"T = {T} dropouts and T_C = {T_C} colluders must leave one of n = {n} clients")
     if q < least_quorum(n, T_C, mode):
@@ -171,7 +175,7 @@ def check_quorum(n: int, T: int, T_C: int, mode: str, q: int) -> None:
 
 
 def least_quorum(n: int, T_C: int, mode: str) -> int:
-    """Return the least quorum.
+    """Return the least quorum of n clients, of which T_C collude.
 
     In the malicious mode any two quorums share an honest client; in the semi-honest mode each quorum contains one.
     """
@@ -179,7 +183,7 @@ def least_quorum(n: int, T_C: int, mode: str) -> int:
 
 
 def least_threshold(n: int, T_C: int, mode: str, k: int) -> int:
-    """Return the least share threshold, t_k, that keeps secrecy in a graph of degree k."""
+    """Return the least share threshold, t_k, that keeps inputs secret on a graph of degree k."""
     if k >= n - 1:
         return least_quorum(n, T_C, mode)
     c_k = colluding_neighbours(n, T_C, mode, k)
@@ -187,10 +191,10 @@ def least_threshold(n: int, T_C: int, mode: str, k: int) -> int:
 
 
 def colluding_neighbours(n: int, T_C: int, mode: str, k: int) -> int:
-    """Return c_k, the least c such that more than c of k neighbours collude with probability at most 2^-40/n.
+    """Return c_k: the least c such that more than c of a client's k neighbours collude with probability <= 2^-40/n.
 
-    In the malicious mode the probability is at most 2^-104/n for one circle.  So it is at most 2^-40/n for all 2^64
-    circles together that the server can try.
+    In the malicious mode this probability is at most 2^-104/n for one graph, and so at most 2^-40/n that it happens in
+    any of the 2^64 graphs that the server can try (`REDRAWS`).
     """
     allowed, total = _limit(n, mode) * math.comb(n - 1, k), 0
     for c, weight in _weights(n - 1, T_C, k):
@@ -234,10 +238,10 @@ def log2(probability: Fraction) -> float:
 
 
 def _least_degree(n: int, T: int, T_C: int, mode: str) -> int:
-    """Return the least degree k that passes `_is_enough`, or n - 1, the degree of the complete graph.
+    """Return the least degree k for which `_is_enough` is true, or n - 1, the degree of the complete graph.
 
     Degrees with the same c_k are searched together.  Among them both probabilities in `_is_enough` fall as k grows, so
-    that bisection finds the least degree that passes.
+    that bisection finds the least degree.
     """
     k = 2
     while k < n - 1:
@@ -256,14 +260,14 @@ def _stretch(n: int, T_C: int, mode: str, k: int) -> range:
 
 
 def _is_enough(n: int, T: int, T_C: int, mode: str, k: int) -> bool:
-    """Tell whether the graph of degree k falls apart rarely enough, and secrets can be rebuilt often enough."""
+    """Tell whether both failures of a graph of degree k are rare: honest survivors not connected, secrets lost."""
     failure = Fraction(1, 2**FAILURE)
     t_k = least_threshold(n, T_C, mode, k)
     return _falls_apart(n, T, T_C, mode, k) <= failure and _cannot_rebuild(n, T, k, t_k) <= failure
 
 
 def _limit(n: int, mode: str) -> Fraction:
-    """Return the largest probability with which one client may have more than c_k colluding neighbours."""
+    """Return the largest allowed probability that one client has more than c_k colluding neighbours, for one graph."""
     is_malicious(mode)
     return Fraction(1, n * 2 ** (FAILURE + REDRAWS[mode]))
 
@@ -281,7 +285,7 @@ def _falls_apart(n: int, T: int, T_C: int, mode: str, k: int) -> Fraction:
 
 
 def _cannot_rebuild(n: int, T: int, k: int, t_k: int) -> Fraction:
-    """Return a bound on the probability that some neighbourhood has too few shares left after T dropouts.
+    """Return a bound on the probability that some secret cannot be rebuilt after T dropouts, because shares are lost.
 
     A survivor's self-mask is rebuilt from the survivor's own share and its neighbours' shares.  The key of a dropped
     client is rebuilt from its neighbours' shares alone.

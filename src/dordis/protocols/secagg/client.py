@@ -1,6 +1,6 @@
 """The SecAgg client: its state, and its answers, stage by stage.
 
-A client restored after a restart must be given the same input vector, because chunks of it may have been uploaded.
+A client that is restored after a restart needs the same input as before, because chunks of it may have been uploaded.
 """
 
 import secrets
@@ -57,7 +57,7 @@ from dordis.protocols.summing import SumInput, SummingClient, require_parameters
 
 
 class SecAggState(CohortState):
-    """The state of a SecAgg client: parameters, its secrets, peers' keys, the shares it holds, and each chunk's U3."""
+    """The state of a SecAgg client: parameters, own secrets, neighbours' keys and shares, and U3 of each chunk."""
 
     channel: bytes = b""
     secrets: dict[int, Secrets] = msgspec.field(default_factory=dict)
@@ -73,7 +73,8 @@ class SecAggClient(SummingClient[SecAggState]):
     """The SecAgg client for one round.
 
     In the malicious mode it needs its private `signing` key, and the `registry` of all public signing keys.  The
-    `suite` of primitives is the same for all clients and the server.  The owner's consent is checked by the caller.
+    `suite` of cryptographic primitives is the same for all clients and the server.  The caller has obtained the owner's
+    consent.
     """
 
     def __init__(
@@ -165,7 +166,7 @@ class SecAggClient(SummingClient[SecAggState]):
         return self._suite.signature.sign(self._signing, statement) if self._parameters.is_malicious else b""
 
     def share_keys(self, request: ShareKeys) -> EncryptedShares:
-        """Stage 1: share all secrets among the neighbours in U1, which advertised keys, and commit to the secrets."""
+        """Stage 1: share all secrets among the neighbours that advertised keys (U1), and commit to the secrets."""
         parameters, advertisements = self._parameters, request.advertisements
         u1 = advertisements.keys()
         client_checks.check_subset(u1, parameters.rank.keys(), "U1")
@@ -216,7 +217,7 @@ class SecAggClient(SummingClient[SecAggState]):
         super().close()
 
     def open_shares(self, request: DeliverShares) -> SharesDelivered:
-        """End of stage 1: decrypt the shares from neighbours in U2; accuse the senders of unusable shares."""
+        """End of stage 1: decrypt the shares from neighbours in U2; accuse the neighbours whose shares are unusable."""
         parameters, ciphertexts = self._parameters, request.ciphertexts
         u2 = frozenset(parameters.unpack(request.members))
         client_checks.check_subset(u2, self.state.advertisements.keys(), "U2")
@@ -237,7 +238,7 @@ class SecAggClient(SummingClient[SecAggState]):
         return SharesDelivered(accused=parameters.pack(accused))
 
     def _open_ciphertext(self, u: ClientId, sent: bytes) -> bytes:
-        """Return a peer's decrypted shares; raise if their number, range or hashes are wrong."""
+        """Return the decrypted shares from client u; raise if their number, range or hashes are wrong."""
         ciphertext, hashed = split_hashes(self._parameters, sent)
         share, sharing = self._channel(u, self.me).decrypt(ciphertext), self._suite.sharing
         client_checks.check_share_length(share, self.state.own_shares)
@@ -246,7 +247,7 @@ class SecAggClient(SummingClient[SecAggState]):
         return share
 
     def prepare_input(self, request: PrepareInput) -> InputReady:
-        """Stage 2, ahead of the upload: mask the input and keep it; no participation is counted yet."""
+        """Stage 2, ahead of the upload: compute the masked input of a chunk, and keep it for the upload."""
         client_checks.check_nobody_accused(self.state.accused)
         self._prepared[request.chunk] = self._mask_input(request.chunk)
         return InputReady(request.chunk)
@@ -263,7 +264,7 @@ class SecAggClient(SummingClient[SecAggState]):
         )
 
     def _mask_input(self, chunk: int) -> bytes:
-        """Return the input to a chunk plus self-mask and pairwise masks with neighbours in U2, modulo 2^b, packed."""
+        """Return the input to a chunk plus its self-mask and pairwise masks (with neighbours in U2), packed."""
         parameters, own = self._parameters, self.state.secrets[chunk]
         y = self.input.chunk(parameters, chunk, own.issued)
         peers = {
@@ -274,7 +275,7 @@ class SecAggClient(SummingClient[SecAggState]):
         return pack(y, parameters.bits).tobytes()
 
     def agree(self, request: Agree) -> Agreement:
-        """Stage 3: sign U3, the survivors, once, after checking the proofs that all of them uploaded."""
+        """Stage 3: sign U3, the survivors of a chunk, after checking the tokens that prove their uploads."""
         parameters, chunk = self._parameters, request.chunk
         u3 = self._checked_survivors(request.survivors)
         client_checks.check_tokens(sorted(u3), request.tokens, self.state.advertisements, parameters, chunk)
@@ -291,9 +292,9 @@ class SecAggClient(SummingClient[SecAggState]):
         return u3
 
     def unmask(self, request: Unmask) -> Unmasking:
-        """Stage 4: disclose shares of the survivors' self-masks and of the dropouts' masking keys.
+        """Stage 4: disclose shares of the survivors' self-mask seeds and of the dropouts' masking keys.
 
-        Disclose also this client's own deposited secrets, as far as the rule of the escrow releases them for U3.
+        Disclose also those of this client's own deposited secrets that the rule of the escrow releases for U3.
         """
         parameters, chunk = self._parameters, request.chunk
         u3 = self._checked_survivors(request.survivors)
@@ -312,10 +313,10 @@ class SecAggClient(SummingClient[SecAggState]):
         )
 
     def share_noise(self, request: RemoveNoise) -> NoiseShares:
-        """Stage 5: disclose this client's shares of deposited secrets of the clients in `owing`.
+        """Stage 5: disclose shares of deposited secrets that survivors in `request.owing` did not disclose in stage 4.
 
-        Only shares of secrets that the rule of the escrow releases for U3 are disclosed, for the same U3 as in stage 4.
-        Raise ProtocolError if the rule releases no secret of a client in `owing`.
+        The client discloses only shares of secrets that the rule of the escrow releases for U3, the same as in stage 4.
+        Raise ProtocolError if the rule releases no secret of a client in `request.owing`.
         """
         parameters, chunk = self._parameters, request.chunk
         u3 = parameters.unpack(self.state.survivors[chunk])
@@ -328,7 +329,7 @@ class SecAggClient(SummingClient[SecAggState]):
         return NoiseShares(chunk=chunk, shares=b"".join(shares))
 
     def _share(self, dealer: int, chunk: int, place: int) -> bytes:
-        """Return this client's share of the secret with index `place` that `dealer` shared for a chunk."""
+        """Return the share that this client holds of a secret of `dealer` in a chunk; `place` is the secret's index."""
         size = self._suite.sharing.SHARE_BYTES
         start = size * (chunk * shared_count(self._parameters, chunk) + place)
         return self.state.shares[dealer][start : start + size]

@@ -1,4 +1,7 @@
-"""Checks of requests by clients, and of replies by the server; each is a function, so that tests can disable it."""
+"""Checks of requests, which clients call, and of replies, which the server calls.
+
+Each check is a function, so that tests can disable it.
+"""
 
 from collections.abc import Collection, Iterable, Mapping, Set
 from itertools import chain
@@ -22,13 +25,13 @@ def check_member(parameters: CohortParameters, me: ClientId) -> None:
 
 
 def check_length(vector: Vector, parameters: CohortParameters) -> None:
-    """Raise InputError unless this client's vector is as long as the sum."""
+    """Raise InputError unless this client's vector has as many coordinates as the round sums."""
     if vector.size != parameters.dim:
         raise InputError(f"the round sums vectors of {parameters.dim} coordinates, not {vector.size}")
 
 
 def check_subset(members: Set[int], of: Set[int], what: str) -> None:
-    """Raise ProtocolError unless all `members` are among `of`."""
+    """Raise ProtocolError unless all `members` are among `of`; the error calls the set of members `what`."""
     if not members <= of:
         raise ProtocolError(f"{what} names clients that it must not name")
 
@@ -53,7 +56,7 @@ def check_tolerated(members: Set[int], parameters: CohortParameters) -> None:
 
 
 def check_own_keys(advertisements: Mapping[int, Advertisement], me: ClientId, own: Advertisement) -> None:
-    """Raise ProtocolError unless the server's broadcast has the keys `own` of this client unchanged."""
+    """Raise ProtocolError unless this client's entry in the server's list of keys is what the client sent, `own`."""
     if advertisements[me] != own:
         raise ProtocolError("my own keys were altered in the broadcast")
 
@@ -74,7 +77,7 @@ def verify_statement(suite: Suite, registry: Registry, u: ClientId, statement: b
 def check_keys_signed(
     advertisements: Mapping[int, Advertisement], parameters: CohortParameters, registry: Registry, suite: Suite
 ) -> None:
-    """Raise unless all clients signed their keys, for this round and these parameters."""
+    """Raise unless each client signed its advertised keys, for this round and these parameters."""
     for u, advertisement in advertisements.items():
         statement = keys_statement(parameters, ClientId(u), advertisement)
         verify_statement(suite, registry, ClientId(u), statement, advertisement.signature)
@@ -87,7 +90,7 @@ def check_tokens(
     parameters: CohortParameters,
     chunk: int,
 ) -> None:
-    """Raise ProtocolError unless the server shows the upload token of every survivor."""
+    """Raise ProtocolError unless `tokens` are the survivors' upload tokens, which prove that they uploaded."""
     everyone = tuple(survivors)
     for u, token in zip(everyone, split(tokens, KEY_BYTES, len(everyone)), strict=True):
         expected = split(advertisements[u].tokens, KEY_BYTES, len(parameters.chunks))[chunk]
@@ -96,7 +99,7 @@ def check_tokens(
 
 
 def check_same_survivors(signed: bytes | None, asked: bytes) -> None:
-    """Raise ProtocolError unless U3 in the request to unmask is the U3 that this client signed."""
+    """Raise ProtocolError unless U3 in the request to unmask, `asked`, is the U3 that this client signed."""
     if signed != asked:
         raise ProtocolError("this U3 is not the one I signed")
 
@@ -109,7 +112,7 @@ def check_quorum_signed(
     registry: Registry,
     suite: Suite,
 ) -> None:
-    """Raise unless a quorum of the survivors (U3) signed the bitmap of survivors."""
+    """Raise unless a quorum of the clients in `survivors`, the bitmap of U3, signed this bitmap."""
     signers = signatures.keys()
     check_subset(signers, set(parameters.unpack(survivors)), "the quorum")
     check_enough(signers, parameters, "the quorum")
@@ -134,7 +137,7 @@ def verify_survivors(
 def check_neighbours(members: Set[int], parameters: CohortParameters, me: ClientId) -> None:
     """Raise ProtocolError unless at least t_k clients of this client's neighbourhood are in `members`, U1 or U2.
 
-    With fewer than t_k, the server could cut this client's neighbourhood off from all other clients.
+    With fewer, the server could separate this client and some neighbours from all others, and learn their sum.
     """
     present = len(parameters.neighbourhoods[me] & members)
     if present < parameters.threshold:
@@ -142,7 +145,7 @@ def check_neighbours(members: Set[int], parameters: CohortParameters, me: Client
 
 
 def check_delivered(senders: Set[int], expected: Set[int]) -> None:
-    """Raise ProtocolError unless the senders (or the receivers) of ciphertexts are exactly the expected clients."""
+    """Raise ProtocolError unless `senders` (or receivers) of ciphertexts of shares are exactly the expected clients."""
     if senders != expected:
         raise ProtocolError("the delivered ciphertexts are not from the members of U2")
 
@@ -152,7 +155,7 @@ def check_keys_well_formed(
 ) -> None:
     """Raise unless each client has a channel key, and for each chunk a masking key and a token hash.
 
-    Keys of low order are refused.
+    Keys of low order, with which the agreed secret would be known to anybody, are refused.
     """
     chunks = len(parameters.chunks)
     for advertisement in advertisements.values():
@@ -183,7 +186,7 @@ def check_not_empty(members: Set[int], what: str) -> None:
 
 
 def check_share_length(share: bytes, own: bytes) -> None:
-    """Raise MalformedMessage unless a peer's shares are as long as this client's own: one for each secret and chunk."""
+    """Raise MalformedMessage unless a peer's shares are as long as `own`, this client's shares of its own secrets."""
     if len(share) != len(own):
         raise MalformedMessage("a peer sent the wrong number of shares")
 
@@ -191,7 +194,7 @@ def check_share_length(share: bytes, own: bytes) -> None:
 def check_share_fits(parameters: CohortParameters, dealer: ClientId, me: ClientId, share: bytes, hashes: bytes) -> None:
     """Raise ProtocolError unless the shares from a dealer hash to the `hashes` that the dealer sent.
 
-    A client that kept shares with other hashes would be named as a liar when it discloses them.
+    If a client kept shares with other hashes, the server would take the client for a liar when it discloses them.
     """
     if share_hashes(parameters, dealer, me, share) != hashes:
         raise ProtocolError(f"the shares of client {dealer} do not fit their hashes")

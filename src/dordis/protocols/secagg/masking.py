@@ -50,12 +50,12 @@ class Secrets(msgspec.Struct, frozen=True):
 
     @property
     def shared(self) -> tuple[bytes, ...]:
-        """Return the secrets that are shared among neighbours, in the order of their shares."""
+        """Return the secrets of which neighbours get shares: masking key, self-mask seed, deposited secrets."""
         return (self.masking, self.self_mask, *self.issued.deposited)
 
 
 def split(data: bytes, size: int, count: int) -> tuple[bytes, ...]:
-    """Return the `count` items of a concatenation; raise MalformedMessage if its length is wrong."""
+    """Return the `count` items of `size` bytes in `data`; raise MalformedMessage if `data` has another length."""
     if len(data) != size * count:
         raise MalformedMessage(f"expected {count} items of {size} bytes, got {len(data)} bytes")
     return tuple(data[i:j] for i, j in pairwise(range(0, len(data) + 1, size)))
@@ -75,7 +75,10 @@ def pair_mask(
     private: bytes,
     public: bytes,
 ) -> Any:
-    """Return the keystream of a pairwise mask, PRG(s_uv): the lower id adds the mask, the higher one subtracts it."""
+    """Return the keystream of a pair's mask, PRG(s_uv), from the private key of one and the public key of the other.
+
+    Both are masking keys.  The client with the lower id adds the mask, the client with the higher id subtracts it.
+    """
     label = kdf.label("pair-mask", parameters.round, chunk, min(pair), max(pair))
     shared = suite.agreement.agree(private, public)
     return suite.prg.Stream.from_bytes(kdf.derive(shared, label, parameters.digest, suite.prg.STREAM_BYTES))
@@ -90,7 +93,7 @@ def add_masks(
     own: Secrets,
     peers: Mapping[ClientId, bytes],
 ) -> None:
-    """Add the self-mask and the pairwise masks to a client's input, in place; `peers` are public masking keys."""
+    """Add the self-mask and all pairwise masks to a client's input `y`; `peers` has the neighbours' public keys."""
     added = [self_mask(suite, parameters, chunk, me, own.self_mask)]
     subtracted: list[Any] = []
     for v, public in peers.items():
@@ -129,7 +132,7 @@ class Channel:
 def commitment(
     parameters: CohortParameters, chunk: int, client: ClientId, use: str, index: int, secret: bytes
 ) -> bytes:
-    """Return the commitment to a shared secret; `index` distinguishes secrets of the same use."""
+    """Return a client's commitment to one of its secrets; `use` and `index` say which of its secrets this is."""
     label = kdf.label(f"commit-{use}", parameters.round, chunk, client, index)
     return kdf.commit(label, parameters.digest, secret)
 
@@ -137,7 +140,7 @@ def commitment(
 def commitments(
     parameters: CohortParameters, chunk: int, client: ClientId, seed: bytes, deposited: Sequence[bytes]
 ) -> tuple[bytes, ...]:
-    """Return commitments to self-mask seed and deposited secrets; a masking key is committed to by its public key."""
+    """Return commitments to self-mask seed and deposited secrets; the masking key needs none: it has a public key."""
     own = commitment(parameters, chunk, client, "self-mask", 0, seed)
     return (own, *(commitment(parameters, chunk, client, "noise", k, secret) for k, secret in enumerate(deposited)))
 
@@ -186,7 +189,7 @@ def share_hashes(parameters: CohortParameters, dealer: ClientId, holder: ClientI
 
 
 def split_hashes(parameters: CohortParameters, sent: bytes) -> tuple[bytes, bytes]:
-    """Return the ciphertext and the hashes that a dealer sent together."""
+    """Return the two parts of what a dealer sent: the ciphertext of the shares, and the hashes of the shares."""
     end = max(0, len(sent) - hashes_length(parameters))
     return sent[:end], sent[end:]
 

@@ -17,7 +17,7 @@ from dordis.protocols.limits import LONGEST_SIGNATURE, MOST_CLIENTS, MOST_COMPON
 
 Signature = Annotated[bytes, Meta(max_length=LONGEST_SIGNATURE)]
 OF_CLIENTS = Meta(max_length=MOST_CLIENTS)
-"""The limit of maps by client: a map with more than `MOST_CLIENTS` entries is refused unread."""
+"""The limit of maps by client: a map with more than `MOST_CLIENTS` entries is refused before it is decoded."""
 
 
 def redacted_repr(message: Message) -> str:
@@ -46,8 +46,8 @@ class AdvertiseKeys(CohortOpening, frozen=True):
 class EncryptedShares(Message, frozen=True):
     """Encrypted shares for each peer, commitments to the shared secrets, and a hash of every share.
 
-    A masking key has no commitment here, because its public key serves as one.  Each ciphertext is followed by the
-    hashes of its shares; `hashes` has the hashes of the shares that the sender keeps.
+    A private masking key has no commitment here, because its public key serves as one.  Each ciphertext is followed by
+    the hashes of the shares in it; `hashes` has the hashes of the sender's shares of its own secrets.
     """
 
     ciphertexts: Annotated[dict[int, bytes], OF_CLIENTS]
@@ -64,13 +64,16 @@ class ShareKeys(Message, frozen=True):
 
 
 class SharesDelivered(Message, frozen=True):
-    """The shares are decrypted; `accused` are senders whose ciphertext or whose hashes are wrong."""
+    """The reply to `DeliverShares`; `accused` are the clients whose ciphertext or hashes are wrong."""
 
     accused: bytes
 
 
 class DeliverShares(Message, frozen=True):
-    """End of stage 1: U2, the clients that shared secrets, and their ciphertexts and share hashes for this client."""
+    """End of stage 1: decrypt your shares; `members` is U2, the clients that shared secrets.
+
+    `ciphertexts` has, by sender, the shares for the receiver of this request, with their hashes.
+    """
 
     reply: ClassVar = SharesDelivered
     members: bytes
@@ -84,7 +87,7 @@ class InputReady(Message, frozen=True):
 
 
 class PrepareInput(Message, frozen=True):
-    """Stage 2, per chunk, ahead of the upload: mask your input and keep it."""
+    """Stage 2, per chunk, ahead of the upload: mask your input, and keep the result for `CollectInput`."""
 
     reply: ClassVar = InputReady
     ahead: ClassVar = True
@@ -127,7 +130,7 @@ class Agree(Message, frozen=True):
 
 
 class Unmasking(Message, frozen=True):
-    """Shares of the masking keys of dropouts (U2 without U3) and of the self-masks of survivors.
+    """Shares of the masking keys of dropouts (U2 without U3) and of the self-mask seeds of survivors.
 
     `seeds` has, by index, those of the sender's own deposited secrets that the rule of the escrow releases for U3.
     """
@@ -141,7 +144,10 @@ class Unmasking(Message, frozen=True):
 
 
 class Unmask(Message, frozen=True):
-    """Stage 4, per chunk: disclose shares and seeds for U3, which in the malicious mode a quorum signed."""
+    """Stage 4, per chunk: disclose what is needed to unmask the sum over U3; `signatures` are a quorum's on U3.
+
+    In the semi-honest mode there are no signatures.
+    """
 
     reply: ClassVar = Unmasking
     discloses: ClassVar = True
@@ -168,12 +174,12 @@ class RemoveNoise(Message, frozen=True):
 
 
 def keys_statement(parameters: CohortParameters, u: ClientId, advertisement: Advertisement) -> bytes:
-    """Return the statement of client u: these are my keys and token hashes."""
+    """Return the statement that client u signs: these are my public keys and token hashes."""
     return _statement(b"keys", parameters, _id(u), advertisement.channel, advertisement.masking, advertisement.tokens)
 
 
 def shares_statement(parameters: CohortParameters, u: ClientId, promised: EncryptedShares) -> bytes:
-    """Return the statement of client u: these are my commitments, ciphertexts and hashes of shares."""
+    """Return the statement that client u signs: these are my commitments, ciphertexts and hashes of shares."""
     sent = hashlib.sha256()
     for v, ciphertext in sorted(promised.ciphertexts.items()):
         sent.update(_id(v) + hashlib.sha256(ciphertext).digest())
@@ -181,7 +187,7 @@ def shares_statement(parameters: CohortParameters, u: ClientId, promised: Encryp
 
 
 def survivors_statement(parameters: CohortParameters, chunk: int, bitmap: bytes) -> bytes:
-    """Return the statement of a client: these are the survivors (U3), and I help to unmask no other sum."""
+    """Return the statement that a client signs: these are the survivors (U3), and I help to unmask no other sum."""
     return _statement(b"survivors", parameters, _id(chunk), bitmap)
 
 

@@ -1,8 +1,8 @@
 """The SecAgg server: the set-up once a round (`setup`), then stages 2 to 5 for every chunk.
 
 In stages 2 to 5 the server adds up the inputs, removes the masks, and obtains the *due* secrets: the deposited secrets
-that the rule of the escrow releases, given the survivors.  The server adds each upload to the sum as it arrives.  So
-it holds one vector for each open chunk, and none for each client.  `SecAggPrediction` computes the outcome of a round
+that the rule of the escrow releases, given the survivors.  The server adds each upload to the sum as it arrives.  So it
+holds one vector for each chunk in progress, and no client's vector.  `SecAggPrediction` computes the outcome of a round
 from its dropouts, without masks or messages: the survivors (U3), unreleased secrets and failures of the real round.
 """
 
@@ -49,7 +49,7 @@ _UPLOAD, _UNMASK = STAGES.index(CollectInput), STAGES.index(Unmask)
 
 
 class ChunkServer(SummingChunk):
-    """The server's stages 2 to 5 of one chunk; stage 3 only in the malicious mode."""
+    """The server's part in stages 2 to 5 of one chunk; stage 3 happens in the malicious mode only."""
 
     def __init__(self, setup: SetupServer, chunk: int) -> None:
         self.parameters = setup.parameters
@@ -90,7 +90,7 @@ class ChunkServer(SummingChunk):
         replies: Replies,
         check: Callable[[ClientId, Reply], Parsed],
     ) -> dict[ClientId, Parsed]:
-        """Return the checked replies for this chunk by client; clients whose reply fails a check count as liars."""
+        """Return, by client, the result of `check` on its reply; senders of refused replies count as liars."""
 
         def checked(u: ClientId, reply: Reply) -> Parsed:
             check_chunk(reply.chunk, self.chunk)
@@ -114,7 +114,7 @@ class ChunkServer(SummingChunk):
         self._due = self.parameters.escrow(self.chunk).releases(self.u3)
 
     def _add(self, inputs: Accumulator, u: ClientId, reply: MaskedInput) -> bytes:
-        """Check a whole upload, then add it to the sum; return its token."""
+        """Add the upload of client u to the sum and return its token; raise, without adding, if either is wrong."""
         expected = split(self._setup.keys[u].tokens, KEY_BYTES, len(self.parameters.chunks))[self.chunk]
         if masking.token_hash(self.parameters, self.chunk, u, reply.token) != expected:
             raise ProtocolError("the upload token is not the advertised one")
@@ -142,7 +142,10 @@ class ChunkServer(SummingChunk):
         return reply.signature
 
     def unmask(self) -> Flow:
-        """Stage 4: collect shares of masks from U4, and remove all masks from the sum; clients that answer are U5."""
+        """Stage 4: collect shares from U4, rebuild the secrets of all masks, and remove the masks from the sum.
+
+        The clients that answer are U5.
+        """
         signatures = {int(u): signed for u, signed in self._signatures.items()}
         replies = yield dict.fromkeys(self.u4, Unmask(self.chunk, self.parameters.pack(self.u3), signatures))
         answers = self._collect(self.u4, Unmasking, replies, self._checked_unmasking)
@@ -164,7 +167,7 @@ class ChunkServer(SummingChunk):
         )
 
     def _rebuild_secrets(self, held: Mapping[ClientId, unmasking.DisclosedShares]) -> dict[ClientId, bytes]:
-        """Return the rebuilt self-mask seeds of survivors and masking keys of dropouts; raise if one is missing."""
+        """Return the rebuilt self-mask seeds of survivors and masking keys of dropouts; raise if one is not rebuilt."""
         dealers = sorted(self._setup.shares)
         recovered = unmasking.recover(self._suite, self.parameters, held, dealers, self._is_right)
         self._setup.liars |= recovered.false
@@ -179,7 +182,7 @@ class ChunkServer(SummingChunk):
     def _checked_unmasking(
         self, v: ClientId, reply: Unmasking
     ) -> tuple[unmasking.DisclosedShares, Mapping[int, bytes]]:
-        """Return what client v disclosed: shares of other clients' secrets, and v's own due secrets.
+        """Return what client v disclosed: shares of masking keys and self-mask seeds, and v's own due secrets.
 
         Due secrets are the deposited secrets of v that the rule of the escrow releases for U3.  Raise if the reply is
         malformed or has a secret that is not due.
@@ -197,7 +200,10 @@ class ChunkServer(SummingChunk):
     def _parse_shares(
         self, v: ClientId, places: Mapping[ClientId, Sequence[int]], shares: bytes
     ) -> unmasking.DisclosedShares:
-        """Return the shares that client v disclosed, parsed; if the hash of any share is wrong, v counts as a liar."""
+        """Return the parsed shares that client v disclosed; if the hash of any share is wrong, v counts as a liar.
+
+        `places` has, by dealer, the indices of the secrets whose shares are in `shares`.
+        """
         sharing = self._suite.sharing
         wanted = [(u, place) for u, owed in places.items() for place in owed]
         parsed = sharing.from_bytes(shares, len(wanted)).reshape(len(places), -1, sharing.LIMBS)
@@ -239,7 +245,10 @@ class ChunkServer(SummingChunk):
         self._recover_secrets(owing, replies)
 
     def _recover_secrets(self, owing: Mapping[ClientId, tuple[int, ...]], replies: Replies) -> None:
-        """Rebuild missing secrets from shares; a secret that cannot be rebuilt is not released."""
+        """Rebuild secrets from the shares in `replies`; `owing` has the indices of the secrets to rebuild, by dealer.
+
+        A secret that cannot be rebuilt is not released.
+        """
         held = self._collect(self.u5, NoiseShares, replies, partial(self._checked_shares, owing=owing))
 
         def is_right(u: ClientId, place: int, secret: bytes) -> bool:
@@ -269,7 +278,7 @@ def check_shares_length(shares: bytes, count: int, suite: Suite) -> None:
 
 
 def check_chunk(answered: int, asked: int) -> None:
-    """Raise ProtocolError if a reply is for another chunk."""
+    """Raise ProtocolError if `answered`, the chunk that a reply is for, is not the chunk `asked` for."""
     if answered != asked:
         raise ProtocolError("the reply is for another chunk")
 
@@ -277,8 +286,8 @@ def check_chunk(answered: int, asked: int) -> None:
 class SecAggServer(SummingServer):
     """The SecAgg server for one round: set-up, then the chunks one after the other.
 
-    `proofs` are the clients' proofs of selection.  With the `registry` the server detects forged signatures, which
-    clients would refuse.  The server and all clients use the same `suite` of primitives.
+    `proofs` are the clients' proofs of selection.  `registry` has the clients' public signing keys, with which the
+    server verifies signatures in the malicious mode.  The server and all clients use the same `suite` of primitives.
     """
 
     def __init__(
@@ -295,7 +304,7 @@ class SecAggServer(SummingServer):
 
 @dataclass(frozen=True)
 class SecAggPrediction:
-    """The outcome of one SecAgg round in which dropouts happen at the stages that `leaving` states."""
+    """The outcome of one SecAgg round; `leaving` has, for each dropout, the first request that it does not answer."""
 
     parameters: CohortParameters
     leaving: Leaving
@@ -306,7 +315,7 @@ class SecAggPrediction:
         return tuple(self._answering(CollectInput))
 
     def check_before_disclosure(self) -> None:
-        """Raise if too few clients uploaded, or in the malicious mode if too few clients sign U3."""
+        """Raise if too few clients upload or, in the malicious mode, if too few clients sign U3, the survivors."""
         self._check_quorums(STAGES[_UPLOAD:_UNMASK])
 
     def check_after_disclosure(self) -> None:
@@ -320,14 +329,14 @@ class SecAggPrediction:
                 raise TooFewClients(Unmask.__name__, holders, self.parameters.threshold)
 
     def unreleased(self, due: Releases) -> Releases:
-        """Return the secrets in `due` that stay unknown: their owner left, and too few clients with shares remain."""
+        """Return the secrets in `due` that the server cannot obtain: neither from their owner, nor from shares."""
         telling, helping = (set(self._answering(stage)) for stage in (Unmask, RemoveNoise))
         owing = {u: ks for u, ks in due.items() if ks and u not in telling}
         holders = self.parameters.neighbourhoods
         return {u: ks for u, ks in owing.items() if len(helping & holders[ClientId(u)]) < self.parameters.threshold}
 
     def _answering(self, stage: Stage) -> list[ClientId]:
-        """Return the clients that answer a stage and all earlier stages."""
+        """Return the clients that answer a stage and all stages before it."""
         before = {earlier.__name__ for earlier in STAGES[: STAGES.index(stage) + 1]}
         return [u for u in self.parameters.clients if self.leaving.get(u) not in before]
 

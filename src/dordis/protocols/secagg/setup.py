@@ -65,7 +65,7 @@ class SetupServer(SummingSetup):
         )
 
     def advertise_keys(self) -> Flow:
-        """Stage 0: collect the public keys of clients; those that answer are U1."""
+        """Stage 0: collect the public keys of clients; the clients that answer are U1."""
         if self.parameters.is_malicious:  # otherwise a client without a registered key would count as a liar
             client_checks.check_registered(self.parameters, self.registry)
         proofs = {int(u): proof for u, proof in sorted(self._proofs.items())}
@@ -85,7 +85,7 @@ class SetupServer(SummingSetup):
         return reply
 
     def share_keys(self) -> Flow:
-        """Stage 1: collect the encrypted shares of members of U1; those that answer are U2."""
+        """Stage 1: collect the encrypted shares from the clients in U1; the clients that answer are U2."""
         replies = yield dict.fromkeys(self.keys, ShareKeys({int(u): keys for u, keys in self.keys.items()}))
         self.shares = collect(self.keys, EncryptedShares, replies, self._checked_shares, self.liars)
         ensure_enough(self.parameters, "ShareKeys", self.shares, self.liars)
@@ -105,7 +105,10 @@ class SetupServer(SummingSetup):
         return reply
 
     def deliver_shares(self) -> Flow:
-        """End of stage 1: send each client in U2 its ciphertexts and hashes; any accusation makes the round fail."""
+        """End of stage 1: send each client in U2 the shares that are for it, encrypted, and their hashes.
+
+        If a client accuses another of unusable shares, the round fails with the error Unrecoverable.
+        """
         u2 = self.shares
         members = self.parameters.pack(u2)
         replies = yield {v: DeliverShares(members, self._addressed_to(v)) for v in u2}
@@ -128,9 +131,9 @@ class SetupServer(SummingSetup):
     def fits(
         self, chunk: int, holder: ClientId, wanted: Sequence[tuple[ClientId, int]], shares: Sequence[bytes]
     ) -> Fits:
-        """Tell for each share that `holder` disclosed whether it hashes to the value that the share's dealer sent.
+        """Tell for each share that `holder` disclosed whether the share hashes to the value that its dealer sent.
 
-        `wanted` has, for each share, its dealer and the index of the secret.
+        `wanted` has, for each share, its dealer (the client whose secret is shared), and the index of the secret.
         """
         count, sent = shared_count(self.parameters, chunk), self.shares
         ends = range(HASH_BYTES * (chunk * count + 1) - hashes_length(self.parameters), 1, HASH_BYTES)

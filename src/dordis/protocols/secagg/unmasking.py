@@ -1,6 +1,7 @@
-"""Recovery of secrets from shares whose hash is right; each recovered secret is checked against its commitment.
+"""Recovery of secrets from shares, and removal of masks from the sum.
 
-The dealer of a share is the client whose secret was shared; its holder is the client that keeps the share.
+The dealer of a share is the client whose secret was shared; its holder is the client that keeps the share.  Only shares
+with the hash that their dealer sent are used.  Each recovered secret is compared with the dealer's commitment.
 """
 
 from collections import defaultdict
@@ -21,14 +22,14 @@ from dordis.protocols.vector_backend import LOCAL, Vectors
 
 Fits = npt.NDArray[np.bool_]
 IsRight = Callable[[ClientId, int, bytes], bool]
-"""Tells whether a secret is the committed one, from its dealer, its index among the wanted secrets, and its bytes."""
+"""Tells whether a dealer committed to a secret; takes the dealer, the secret's index as in `recover`, the secret."""
 
 
 @dataclass(frozen=True)
 class DisclosedShares:
-    """The shares that one client disclosed, of shape (dealers, secrets of each dealer, limbs of a share).
+    """The shares that one client disclosed: an array of shape (dealers, secrets of each dealer, limbs of a share).
 
-    `fits` marks the shares that hash to the value that their dealer sent.
+    `fits` is true for shares with the hash that their dealer sent.
     """
 
     dealers: tuple[ClientId, ...]
@@ -65,9 +66,10 @@ def recover(
     dealers: Sequence[ClientId],
     is_right: IsRight,
 ) -> RecoveredSecrets:
-    """Return the dealers' secrets, rebuilt from the shares that their neighbourhoods disclosed.
+    """Return the dealers' secrets, rebuilt from the shares in `held`, which their neighbourhoods disclosed.
 
-    Shares with a wrong hash are ignored; a secret is rebuilt if at least as many shares as the threshold remain.
+    Shares with a wrong hash are ignored; a secret is rebuilt if at least as many shares as the threshold remain.  The
+    index of a secret counts the secrets of its dealer in `held`, from 0.
     """
     secrets: dict[ClientId, dict[int, bytes]] = {u: {} for u in dealers}
     false: set[ClientId] = set()
@@ -91,7 +93,7 @@ def recover(
 def _by_holders(
     parameters: CohortParameters, held: Mapping[ClientId, DisclosedShares], dealers: Sequence[ClientId]
 ) -> dict[tuple[ClientId, ...], list[ClientId]]:
-    """Return dealers grouped by the holders that disclosed shares from them; the complete graph has one group."""
+    """Return the dealers, grouped by the holders that disclosed their shares; the complete graph has one group."""
     groups: dict[tuple[ClientId, ...], list[ClientId]] = defaultdict(list)
     answered = held.keys()
     everyone = tuple(sorted(answered))
@@ -124,7 +126,7 @@ def _by_fitting(
 
 
 def _combine(interpolation: ShareDecoder, shares: Shares) -> tuple[bytes | None, ...]:
-    """Return secrets rebuilt from shares of shape (threshold, secrets, limbs), or None for those that are not valid."""
+    """Return the secrets of shares of shape (threshold, secrets, limbs); None for shares that give no valid secret."""
     try:
         return interpolation.combine(shares)
     except SharingError:
@@ -144,9 +146,10 @@ def remove_masks(
     survivors: Mapping[ClientId, bytes],
     vectors: Vectors = LOCAL,
 ) -> None:
-    """Remove from the sum the survivors' self-masks, and the masks that survivors share with lost neighbours.
+    """Remove from `total` the survivors' self-masks, and the masks that survivors share with dropouts.
 
-    `survivors` maps each survivor to its public masking key; `lost_keys` maps each dropout to its private masking key.
+    `lost_keys` has the private masking keys of dropouts, `self_masks` the self-mask seeds of survivors, and `survivors`
+    the public masking keys of survivors.
     """
     added: list[Any] = []
     subtracted = [masking.self_mask(suite, parameters, chunk, u, seed) for u, seed in self_masks.items()]
