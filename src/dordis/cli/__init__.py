@@ -1,9 +1,9 @@
-"""The command line: find the commands, run one of them, and turn an error into one line and an exit code.
+"""The command line: it finds the commands, runs one of them, and turns an error into one line and an exit code.
 
 A module in `commands` defines one command (the function with the module's name), several commands (the list
 `TOP_LEVEL`), or a group of commands with the module's name, such as `dordis keys` (the table `COMMANDS`).  The help of
 a group is `HELP` of the module, or else the module's docstring.  A group that is called without a command runs its
-command `DEFAULT`.  `--help` imports all modules, so heavy imports stay in functions.
+command `DEFAULT`.  `--help` imports all modules, so packages that take long to import are imported inside functions.
 
 The exit codes are in `dordis.cli.output`.  An unexpected exception is a bug and keeps its traceback.
 """
@@ -136,7 +136,7 @@ def main() -> None:
 
 
 def run_app(commands: typer.Typer, name: str) -> None:
-    """Run a group of commands as a program of this name, turn its errors into one line each, and exit."""
+    """Run the program `name`, which consists of a group of commands; print an error as one line, and exit."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # an ASCII terminal shows ? for other characters
@@ -156,7 +156,7 @@ def run_app(commands: typer.Typer, name: str) -> None:
 
 
 def _call(commands: typer.Typer, name: str) -> int | str | None:
-    """Run the command that the process arguments name, and return its exit code; raise only system errors and bugs."""
+    """Run the command that the process arguments name, and return its exit code; raise only OSError and bugs."""
     try:
         code: int | None = commands(prog_name=name, standalone_mode=False)
         return code
@@ -188,7 +188,7 @@ def _abandon_output() -> None:
 
 
 def _refuse(reason: str, code: int = REFUSED) -> int:
-    """Print the reason of a refusal as one line, then the lines of TOML at its end, unchanged; return `code`."""
+    """Print the reason of a refusal as one line, and TOML at its end, if any, unchanged below; return `code`."""
     said, section, paste = reason.partition("\n[")
     typer.echo("dordis: " + " ".join(said.split()), err=True)
     if section:

@@ -92,7 +92,7 @@ Fidelity = Annotated[str, typer.Option(help="ideal computes the result; full sen
 
 
 def override_settings(options: Mapping[str, str | float | None]) -> list[str]:
-    """Return KEY=VALUE for each entry of `options` that has a value; raise InputError for an infinite number or NaN."""
+    """Return KEY=VALUE for each entry of `options` that is not None; raise InputError for an infinite number or NaN."""
     for key, value in options.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{key} must be a finite number, not {value}")
@@ -100,5 +100,5 @@ def override_settings(options: Mapping[str, str | float | None]) -> list[str]:
 
 
 def override_data_dir(data_dir: Path | None) -> list[str]:
-    """Return the setting for --data-dir as KEY=VALUE; the path is relative to the current directory."""
+    """Return the setting for --data-dir as KEY=VALUE; a relative path starts from the current directory."""
     return [] if data_dir is None else [f"app.options.data_dir={json.dumps(str(data_dir.resolve()))}"]

@@ -1,6 +1,6 @@
 """Output of commands: JSON for programs, tables and lines for people, and exit codes.
 
-rich takes long to import, so it is imported where it is used.
+The package `rich` takes long to import, so each function that uses it imports it.
 """
 
 import math
@@ -55,7 +55,10 @@ def print_result(as_json: bool, fields: object, *parts: "Table | str") -> None:
 
 @contextmanager
 def show_progress(task: str, total: int | None = None) -> Iterator[Callable[[], None]]:
-    """Show a task and its elapsed time on a terminal; call the yielded function after each of `total` parts."""
+    """Show a task and its elapsed time on a terminal, during the block.
+
+    If the task has `total` parts, the block calls the yielded function after each part.
+    """
     screen = make_console(stderr=True)
     if not screen.is_terminal:
         yield lambda: None

@@ -1,5 +1,5 @@
-"""Advice at the end of `dordis plan noise`: whether the clients are enough, and better numbers of clients and
-rounds."""
+"""Advice at the end of `dordis plan noise`: are there enough clients, and which numbers of clients and rounds are
+better?"""
 
 from dordis.privacy.advice import (
     ENOUGH,
@@ -18,7 +18,7 @@ from dordis.rounds.impossible_sums import plan_warnings
 
 
 def sentences(advice: Advice) -> tuple[str, ...]:
-    """Return the sentences of the advice, with the warnings last."""
+    """Return the advice as sentences, with the warnings about the plan last."""
     plan = advice.plan
     warned = (f"warning: {warning}" for warning in all_warnings(plan))
     return (
@@ -46,7 +46,7 @@ def _describe_round(plan: Plan) -> str:
 
 
 def describe_run(plan: Plan) -> str:
-    """Return two sentences: the signal-to-noise ratio of all rounds together, and how to make it larger."""
+    """Return two sentences: the signal-to-noise ratio of all rounds together, and what makes this ratio larger."""
     cohort = plan.setting.participation
     alone, both = "the number of clients a round", "the square root of (clients a round x all clients)"
     grows = alone if cohort.accounting == "all-rounds" else both
@@ -62,7 +62,7 @@ def describe_run(plan: Plan) -> str:
 
 
 def describe_larger_rounds(advice: Advice) -> str:
-    """Return a sentence with the signal-to-noise ratios of runs that have more clients in a round."""
+    """Return a sentence with the signal-to-noise ratios of runs with more clients in a round, at the same epsilon."""
     if not advice.larger:
         return "A round cannot have more clients than these: more clients in all, or a smaller model, would help."
     ratios = ", ".join(f"{run_ratio(plan):.3g} with {plan.setting.clients:,}" for plan in advice.larger)
@@ -70,7 +70,7 @@ def describe_larger_rounds(advice: Advice) -> str:
 
 
 def _describe_needs(plan: Plan) -> str:
-    """Return a sentence with the numbers of clients, and sizes of the model, for signal-to-noise ratios of 1 and 10."""
+    """Return a sentence: how many clients, or how small a model, would give a signal-to-noise ratio of 1 or of 10."""
     clients = " and ".join(
         f"{clients_for_ratio(plan, ratio):,} clients for a ratio of {ratio:g}" for ratio in (EQUAL, ENOUGH)
     )
@@ -83,7 +83,7 @@ def _describe_needs(plan: Plan) -> str:
 
 
 def _describe_choice(chosen: Plan) -> str:
-    """Return a sentence with the recommended numbers of clients per round and of rounds, and their traffic."""
+    """Return a sentence with the recommended numbers of clients per round and of rounds, and the resulting traffic."""
     cohort, size, ratio = chosen.setting.participation, chosen.bytes_per_client, run_ratio(chosen)
     upload, often = format_bytes(size), _times(cohort.releases)
     if ratio < NOTHING:

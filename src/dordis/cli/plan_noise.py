@@ -1,4 +1,4 @@
-"""`dordis plan noise`: noise, bits, bytes and epsilon of a run, its epsilon for each dropout rate, and advice."""
+"""`dordis plan noise`: a run's noise, epsilon and bytes; its epsilon for each dropout rate; and advice."""
 
 import math
 from collections.abc import Iterable
@@ -58,17 +58,17 @@ class NoiseQuestion:
     participations: int | None = None
     """The participation cap; if None, that of a balanced schedule: rounds * per_round / clients, rounded up."""
     assisted: bool = False
-    """Whether the protocol is `assisted`: a round needs a least number of contributions, and no later answers."""
+    """Whether the protocol is `assisted`: a round needs a least number of contributions, and no other answers."""
 
     def answer(self) -> Plan:
-        """Return the plan of the run: with the least noise for --epsilon, or with the epsilon that --sigma gives."""
+        """Return the plan of the run: least noise for the budget --epsilon, or the epsilon of the noise --sigma."""
         setting = self._setting(self.per_round, self.rounds)
         if self.epsilon is not None:
             return planning.plan(setting, self.epsilon)
         return planning.account(setting, self.sigma or 0.0)
 
     def replan(self, per_round: int, rounds: int, epsilon: float) -> Plan:
-        """Return the plan for other numbers of clients per round and of rounds, and for this budget."""
+        """Return the plan of the run changed to `per_round` clients in a round, `rounds` rounds, budget `epsilon`."""
         if per_round > MOST_CLIENTS:
             raise InputError(f"a round has at most {MOST_CLIENTS} clients, not {per_round}")
         return planning.plan(self._setting(per_round, rounds), epsilon)
@@ -80,11 +80,11 @@ class NoiseQuestion:
 
     @property
     def one_draw(self) -> int:
-        """Return the number of colluders that one random selection exceeds with a probability of at most 2^-40."""
+        """Return a number of colluders in a round that one random selection exceeds with probability 2^-40 at most."""
         return round_colluders(self.selection, self.beacon, self.clients, self.per_round, self.colluders, SEMI_HONEST)
 
     def describe_colluders(self, T_C: int) -> str:
-        """Return T_C, the bound on colluders in a round, in words, and how it follows from --colluders."""
+        """Return in words T_C, the bound on colluders in a round, and how it follows from --colluders."""
         if self.selection == OPEN:
             return f"{T_C}: all of them, because the server decides whom to admit"
         if not self.is_drawn:
@@ -94,14 +94,17 @@ class NoiseQuestion:
         return f"{T_C}, in the worst of 2^64 draws that the server may try; {self.one_draw} in one draw"
 
     def needs(self, plan: Plan, dropped: int) -> DropoutNeeds:
-        """Return the tolerance T and the threshold t with which rounds succeed despite this number of dropouts."""
+        """Return the tolerance and the threshold with which a round succeeds although `dropped` clients drop out."""
         if self.assisted:
             n, least = plan.setting.clients, plan.setting.clients - dropped
             return DropoutNeeds(n, dropped, least, least)
         return find_needs(plan.setting, self.mode, dropped)
 
     def describe_starvation(self, plan: Plan) -> str:
-        """Return a warning if VRF selection is likely to leave later rounds too few clients; otherwise empty."""
+        """Return a warning if later rounds are likely to have too few clients, otherwise an empty text.
+
+        This can happen if clients are selected by VRF: clients that have reached the participation cap are missing.
+        """
         if self.selection != VRF:
             return ""
         return describe_starvation(self.clients, self.per_round, self.rounds, plan.cap, plan.setting.t, TRIES)
@@ -144,7 +147,7 @@ class NoiseQuestion:
 
 
 def tolerate(setting: Setting, mode: str, dropout: float) -> Setting:
-    """Return the setting with a tolerance and a threshold for this dropout rate; raise InputError if impossible."""
+    """Return the setting with a tolerance and a threshold for this dropout rate; raise InputError if there are none."""
     needs = find_needs(setting, mode, count_dropouts(setting.clients, dropout))
     if needs.threshold is None:
         raise InputError(f"{needs} (--mode semi-honest)")
@@ -270,9 +273,9 @@ def _describe_components(plan: Plan) -> str:
 
 
 def _dropout_table(plan: Plan, outlook: Iterable[DropoutForecast], question: NoiseQuestion) -> Table:
-    """Return a table with a row for each dropout rate: epsilon of three strategies, tolerance T and threshold t.
+    """Return a table with a row for each dropout rate, which is assumed for all rounds.
 
-    The dropout rate of a row is the same in all rounds.  T and t are settings with which rounds succeed at that rate.
+    A row has the epsilon of three strategies, and a tolerance and threshold with which rounds succeed at this rate.
     """
     return make_table(
         *("dropout", "dropped", "orig", "conservative", "XNoise", "tolerance", "threshold"),

@@ -79,7 +79,7 @@ class Display:
             self._live.stop()
 
     def watch(self, event: WatchEvent) -> None:
-        """Show the stage that begins, if the event is the beginning of a stage; ignore all other events."""
+        """Show the name of the stage if the event is the beginning of a stage; ignore other events."""
         if isinstance(event, StageBegan):
             self._stage = event.stage
 
@@ -124,9 +124,10 @@ class Display:
 
 @contextmanager
 def serve_page(under_way: "Run", address: str | None, console: Console) -> Iterator[LiveRun | None]:
-    """Serve the live page of a run at `[HOST:]PORT` and yield the run's state; without an address, yield None.
+    """Serve the live page of a run at an address `[HOST:]PORT`, and yield the state that it shows, to be updated.
 
-    If other machines can reach HOST, readers need the token in the run's directory.  A resumed run keeps its token.
+    Without an address yield None.  If other machines can reach HOST, readers need the token in the file TOKEN of the
+    run's directory.  A resumed run keeps its token.
     """
     if address is None:
         yield None
@@ -165,7 +166,10 @@ def read_address(text: str) -> tuple[str, int]:
 
 
 def read_token(path: Path) -> str:
-    """Return the token in a file of a run's directory; create the file, readable for its owner only, if missing."""
+    """Return the token for readers of a run's live page, from the file TOKEN in the run's directory `path`.
+
+    If the file is missing, create it, readable for its owner only.
+    """
     file = path / TOKEN
     if not file.exists():
         write_new(file, secrets.token_urlsafe(24).encode())
@@ -213,20 +217,20 @@ def format_spent(record: RoundRecord, job: Job) -> str:
 
 
 def describe_dropouts(record: RoundRecord) -> str:
-    """Return as text the number of dropouts of a round, in all and by stage."""
+    """Return in words the number of dropouts of a round, in all and by stage."""
     counts = {stage: len(clients) for stage, clients in record.dropped.items()}
     listed = ", ".join(f"{split_words(stage)} {count}" for stage, count in counts.items())
     return f"{sum(counts.values())} of {len(record.clients)}" + (f": {listed}" if listed else "")
 
 
 def describe_stages(record: RoundRecord) -> str:
-    """Return as text the seconds of the six longest stages of a round."""
+    """Return in words the six longest stages of a round, with their seconds."""
     longest = sorted(record.stages.items(), key=lambda stage: -stage[1])[:6]
     return "last round: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in longest)
 
 
 def summary_table(facts: RunFacts, result: Outcome) -> Table:
-    """Return a table with the outcome of a run."""
+    """Return a table with the outcome of a run: metrics, epsilon, rounds, dropouts, noise, traffic and time."""
     run, budget = facts.run, "" if facts.budget is None else f" of {facts.budget:g}"
     proved = (
         "nothing is proved"

@@ -94,7 +94,7 @@ def audit(
 
 
 def _describe_audit(result: "Audit") -> dict[str, str]:
-    """Return the rows of the printed table by name: measured noise, epsilon claimed and shown, findings."""
+    """Return the rows of the printed table by name: noise measured, epsilon claimed, epsilon shown, findings."""
     guessed, noise, hidden = result.canaries, result.noise, result.hidden
     return {
         "noise in the sum": f"{noise.ratio:.3f} of the variance that the rounds state ({noise.samples} samples; "

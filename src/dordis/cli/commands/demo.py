@@ -1,4 +1,4 @@
-"""Simulate one private round, and show what the server sees of it, the private mean, and the costs.
+"""`dordis demo` simulates one private round, and shows what the server sees of it, the private mean, and the costs.
 
 One round of SecAgg with XNoise computes the mean of the clients' vectors, and some clients drop out.  The server is not
 trusted: keys are signed, clients agree on U3 (the clients in the sum), and every client has an owner with a policy.
@@ -54,7 +54,10 @@ def demo(
 
 @dataclass(frozen=True)
 class DemoRound:
-    """Outcome of the demo; `vanished` has the first unanswered request of each dropout, `seen` the masked uploads."""
+    """Outcome of the demo.
+
+    `vanished` has the name of each dropout's first unanswered request, `seen` each masked upload, both by client.
+    """
 
     design: "RoundPlan"
     vanished: "Mapping[ClientId, str]"
@@ -129,7 +132,7 @@ def record_uploads(exchange: "Exchange", uploads: "dict[ClientId, bytes]") -> "E
 
 
 def draw_values(entropy: "Entropy") -> "Floats":
-    """Draw the values of a client around half a cosine wave; their norm is below the clip bound."""
+    """Draw a client's vector at random around half a cosine wave; its norm is below the clip bound."""
     import numpy as np
 
     spread: Floats = np.frombuffer(entropy(4 * DIM), np.uint32) / 2**32 - 0.5
@@ -137,7 +140,7 @@ def draw_values(entropy: "Entropy") -> "Floats":
 
 
 def mean_table(outcome: DemoRound) -> "Table":
-    """Return the first coordinates of the true mean, of the private mean, and of one upload as the server sees it."""
+    """Return a table: the first coordinates of the true mean, of the private mean, and of one masked upload."""
     from dordis.kernels.ring import unpack
     from dordis.privacy.encoding import centre
 

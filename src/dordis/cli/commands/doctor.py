@@ -32,7 +32,7 @@ OPTIONAL = {"torch": "torch", "flwr": "flower", "ray": "ray"}
 COORDINATES = 1 << 20
 REPEATS = 5
 KNOWN = [-8, -4, 12, -2]
-"""The first noise samples that the seed of bytes 0, 1, .. 31 gives at variance 100, equal on all machines."""
+"""The first noise samples from the seed with the bytes 0, 1, .. 31 and variance 100; they are the same everywhere."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def check_system() -> list[Finding]:
 
 
 def check_packages() -> list[Finding]:
-    """Report the versions of required and optional packages."""
+    """Return the versions of required and optional packages; a missing required package is to be repaired."""
     needed = {name: _version(name) for name in NEEDED}
     findings = [
         Finding(name, version or "missing: install dordis again", bool(version)) for name, version in needed.items()
@@ -112,7 +112,7 @@ def check_kernels() -> list[Finding]:
 
 
 def measure_speed() -> list[Finding]:
-    """Return the speed of the operations that dominate a round: masks, noise, key agreement, signatures."""
+    """Measure how long the operations take that dominate a round: masks, noise, key agreement, signatures."""
     import secrets
     from fractions import Fraction
 

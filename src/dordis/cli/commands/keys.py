@@ -183,8 +183,8 @@ def rotate_keys(
 
     The command writes new keys, and a request that is signed with the old keys; the authority has to approve it.
     Without --identity only the TLS key is new; it is valid as soon as the request is approved.  The old key file works
-    until then.  The client's state, with the count of its participations, belongs to its name and is used with the new
-    keys too.
+    until then.  The client's state, with the count of its participations, belongs to the client's name, and is used
+    with the new keys too.
     """
     from dordis.identity.authority import new_request
     from dordis.identity.certificates import new_tls_key, subject_name
@@ -249,7 +249,7 @@ def _read_request_file(path: Path) -> "CertificateRequest":
 def _print_approved(
     authority: "Authority", approved: "Sequence[tuple[Path, IssuedCertificate, str]]", as_json: bool
 ) -> None:
-    """Print the holder and the path of each certificate, with the fingerprint of its request if there is one."""
+    """Print holder and path of each new certificate, and the fingerprint of the request if one was approved."""
     from dordis.identity.certificates import alternative_names
 
     fields, lines = [], []

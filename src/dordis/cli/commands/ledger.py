@@ -1,4 +1,4 @@
-"""Evidence of a run: verify ledger and receipts offline without trust in the server, explain a receipt, export all."""
+"""Evidence of a run: verify it offline without trust in the server, explain a receipt, export it to an auditor."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 LISTED_CLIENTS = 10
-"""Number of clients that are listed, those with the largest epsilon first; --json lists all clients."""
+"""Number of clients whose epsilon is printed, those with the largest; --json prints all."""
 
 
 def verify_ledger(
@@ -88,7 +88,7 @@ def _read_run_id(text: str | None) -> bytes | None:
 
 
 def _describe_adversary(summary: "LedgerSummary") -> str:
-    """Return in words against whom the epsilon holds; with several mechanisms, the weakest guarantee counts."""
+    """Return in words against whom a ledger's epsilon holds; if it has several mechanisms, the weakest one decides."""
     from dordis.privacy import mechanisms
     from dordis.privacy.mechanisms import NoiseFrom
 
@@ -204,9 +204,9 @@ def read_receipt(path: Path) -> "Receipt":
 
 
 def signing_keys(known: "Registry | SignedRegistry | None") -> "SigningKeys | None":
-    """Return the signing keys of the members of a registry, with which a receipt is verified; None without a registry.
+    """Return the public signing keys of a registry's members, which verify a receipt; None without a registry.
 
-    Keys that were revoked since are not among them: a receipt alone does not say when its run began.
+    Revoked keys are left out, even if they were valid during the run: a receipt does not say when its run began.
     """
     from dordis.identity.registry import SignedRegistry
 
@@ -215,9 +215,9 @@ def signing_keys(known: "Registry | SignedRegistry | None") -> "SigningKeys | No
 
 
 def read_registry(path: Path | None, authority: Path | None) -> "Registry | SignedRegistry | None":
-    """Return the registry in the file at `path`, or None without a `path`.
+    """Return the registry in the file `path`, or None if `path` is None.
 
-    With the file `authority`, a certificate, the signature of the registry is verified.
+    If `authority`, the file of the authority's certificate, is given, verify the signature of the registry.
     """
     from dordis.identity.certificates import load_certificate
     from dordis.identity.registry import Registry, SignedRegistry

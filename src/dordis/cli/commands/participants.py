@@ -153,12 +153,12 @@ async def stay_until_stopped(joined: "Participant | Visitor", *, once: bool, fol
 
 
 def log_status(status: "ClientStatus") -> None:
-    """Log the outcome of the client's trainings at the end; zero updates are logged even with --quiet."""
+    """Log the outcome of the client's trainings, when it stops; zero updates are logged even with --quiet."""
     log.log(logging.WARNING if status.zero_updates else logging.INFO, "%s", status.describe())
 
 
 def print_check(found: "ClientCheck", agreed: float | None, status: "ClientStatus", *, as_json: bool) -> None:
-    """Print what was found in the data, whether `agreed` seconds are enough to train, and earlier failed trainings."""
+    """Print what was found in the data, whether `agreed` seconds suffice for training, and earlier failed trainings."""
     if as_json:
         import msgspec
 

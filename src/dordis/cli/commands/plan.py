@@ -1,7 +1,7 @@
-"""Plan the noise of a run, its graph, or its number of chunks; and time the stages of a round, to choose that number.
+"""`dordis plan` plans the noise of a run, its graph (who shares masks in SecAgg+), or its number of chunks.
 
 `dordis profile` times small rounds whose updates are zeros, fits the performance model to these times, and writes the
-fitted model to a file.
+fitted model to a file, from which `dordis plan pipeline` computes the number of chunks.
 """
 
 import math
@@ -125,7 +125,7 @@ def plan_graph(
     mode: Annotated[str, typer.Option(help="A semi-honest or a malicious server.")] = "malicious",
     as_json: Json = False,
 ) -> None:
-    """Choose the neighbours and thresholds of a SecAgg+ round.
+    """Choose the number of neighbours and the thresholds of a SecAgg+ round.
 
     Without --dropout and --tolerance, one client in ten may drop out.
     """
@@ -201,7 +201,7 @@ def _format_log(logarithm: float) -> str:
 
 
 def chunk_counts(dim: int) -> range:
-    """Return the numbers of chunks to compare, from 1 on; a chunk has at least one block (`dordis.privacy.scaling`)."""
+    """Return the numbers of chunks to compare: 1 to the largest; a chunk has one block (`privacy.scaling`) or more."""
     from dordis.pipeline.performance_model import most_chunks
     from dordis.privacy.scaling import block_size, padded_length
 
@@ -211,7 +211,10 @@ def chunk_counts(dim: int) -> range:
 def _schedule_table(
     profiled: "MeasuredProfile", dim: int, best: "PipelinePlan", schedules: "dict[int, Schedule]"
 ) -> "Table":
-    """Return a table with a row for each number of chunks: seconds of a round, and how busy each resource is."""
+    """Return a table with a row for each number of chunks.
+
+    A row has the seconds of a round, and the share of the time after the set-up in which each resource is busy.
+    """
     from rich.table import Table
 
     resources = list(dict.fromkeys(profiled.resources))
@@ -233,7 +236,7 @@ def _schedule_table(
 
 
 def describe_critical_path(schedule: "Schedule") -> str:
-    """Return the stages of the critical path in order, each with its number of chunks on the path.
+    """Return in words a schedule's critical path: the stages in order, each with the number of chunks on the path.
 
     >>> from dordis.pipeline.planner import schedule_stages
     >>> from dordis.protocol import Resource
@@ -318,7 +321,7 @@ def profile(
 
 
 def _time_stages(job: "SimulatedJob", hardware: "Hardware", console: "Console") -> "MeasuredProfile":
-    """Return the profile of a job, measured in small rounds; a terminal shows which round is timed."""
+    """Time the stages of a job in small rounds, and return its profile; show on a terminal which round is timed."""
     from dordis.simulation import profiling
 
     if not console.is_terminal:
@@ -336,7 +339,7 @@ def write_profile(path: Path, timed: "MeasuredProfile") -> None:
 
 
 def read_profile(path: Path) -> "MeasuredProfile":
-    """Read a profile from a file; raise InputError if it is no profile."""
+    """Return the profile in a file; raise InputError if the file cannot be read or has no profile."""
     import msgspec
 
     from dordis.simulation.profiling import MeasuredProfile

@@ -157,9 +157,9 @@ def rehearse(
 
 
 def run_rehearsal(settings: Any, folder: Path, each: int) -> "tuple[RunResult, RunResult]":
-    """Return the results of a configuration with its noise and without, on the same `each` synthetic rows per client.
+    """Run a configuration twice on the same synthetic rows, with its noise and without noise; return both results.
 
-    All files are written to `folder`.
+    Each client has `each` rows.  All files are written to `folder`.
     """
     import msgspec
 

@@ -1,4 +1,4 @@
-"""Results and state of runs: write the report of runs, or show the state of runs on a server, or of a client."""
+"""`dordis report` writes a report of runs; `dordis status` shows the state of runs on a server, or of a client."""
 
 import sys
 from pathlib import Path
@@ -96,7 +96,7 @@ def status(
 
 
 def list_missed_deadlines(runs: list[dict[str, Any]]) -> list[list[str]]:
-    """Return a row for each client that missed deadlines: run, id, number of missed deadlines in all and by request."""
+    """Return a row for each client that missed deadlines: run, client id, how many in all, how many by request."""
     return [
         [
             run["name"],
@@ -110,7 +110,7 @@ def list_missed_deadlines(runs: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def find_runs(path: Path) -> list[Path]:
-    """Return the directories of runs, the oldest first: `path` if it is a run, else the runs in it and in its queue."""
+    """Return the directories of runs, oldest first: `path` itself, or the runs in this folder and in its queue."""
     from dordis.records.run_records import MANIFEST
     from dordis.records.server_status import QUEUE, RunQueue
 

@@ -146,7 +146,7 @@ def run(
 
 
 def confirm_prospects(plan: "Plan | None", *, yes: bool) -> str:
-    """Return in words what can be learnt under the noise of a plan.
+    """Return in words what can be learnt under the noise of a plan; for a hopeless plan return an empty text.
 
     A plan is hopeless if its noise leaves next to nothing to learn.  Ask the user whether to run a hopeless plan, and
     raise HopelessPlan if the user declines or if there is no terminal.  With `yes`, print a warning and do not ask.
@@ -189,10 +189,10 @@ def run_rounds(
     verbose: bool = False,
     terminated: int = INTERRUPTED,
 ) -> "RunOutcome":
-    """Run all remaining rounds and display them; `page` is the address of a live page, if there is one.
+    """Run all remaining rounds and display them, also on a live page at the address `page` if it is given.
 
-    `prospects`, the expected outcome of the plan, is printed first.  `again` is the command that resumes the run; every
-    error that stops the run early names it.  After SIGTERM the exit code is `terminated`.
+    First print `prospects`, the expected outcome of the plan.  `again` is the command that resumes the run; each error
+    that stops the run early states this command.  After SIGTERM exit with the code `terminated`.
     """
     from dordis.cli.run_display import Display, serve_page
 
@@ -246,16 +246,16 @@ class Terminated(KeyboardInterrupt):
 
 
 AGAIN = 0.1
-"""Seconds after which a signal is sent again whose exception Python discarded."""
+"""Seconds after which a signal is sent again if Python discarded the exception that it raised."""
 
 
 @contextmanager
 def catch_signals() -> "Iterator[Callable[[], None]]":
     """Make SIGTERM end a run as Ctrl-C does, by KeyboardInterrupt.
 
-    Python discards an exception that a signal raises in a finaliser or in a callback of C code.  Therefore a discarded
-    signal is sent again after AGAIN seconds, and the yielded function, to be called after each round, raises
-    KeyboardInterrupt again if there was a signal.
+    Python discards an exception that a signal raises in a finaliser or in a callback of C code.  Then the signal is
+    sent again after AGAIN seconds.  In addition a function is yielded, to be called after each round; it raises
+    KeyboardInterrupt if there was a signal.
     """
     asked: KeyboardInterrupt | None = None
     last, repeats = signal.SIGINT, list[threading.Timer]()

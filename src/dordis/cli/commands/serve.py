@@ -30,7 +30,7 @@ ALERTS = "alerts.toml"
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """Options of `dordis serve` that all configurations of a folder share."""
+    """Options of `dordis serve` that are the same for all configurations of a folder."""
 
     identity: Path
     registry: Path
@@ -190,7 +190,10 @@ def alerts_file(config: Path | None, began: Path | None) -> Path | None:
 
 
 def start_alerts(command: str, identity: Path, under_way: "Run", held: ExitStack) -> "AlertCommand | None":
-    """Start the alerts of a run and return them, or None without a command; closing `held` stops them."""
+    """Start and return the watcher that runs the alert command of a run, or None if `command` is empty.
+
+    The watcher stops when `held` is closed.
+    """
     from dordis.identity.keys import CERTIFICATE, read_certificates
     from dordis.network.deployment import NetworkPopulation
     from dordis.report.alert_command import AlertCommand
@@ -208,7 +211,7 @@ def start_alerts(command: str, identity: Path, under_way: "Run", held: ExitStack
 
 
 def stop_reason(error: BaseException) -> str:
-    """Return the reason why the server stops before the end of the run, for its clients: without paths and data.
+    """Return why the server stops before the end of the run, in words for its clients, which learn no paths or data.
 
     >>> stop_reason(SystemExit(0))
     'its operator stopped it'
@@ -243,7 +246,7 @@ def reload_at_hangup(home: "NetworkPopulation", settings: "Config", read: "Calla
 
 
 def ignored_changes(settings: "Config", fresh: "Config") -> list[str]:
-    """Return the dotted keys of the settings that `fresh` changes, except settings that may change during a run."""
+    """Return the dotted keys whose values differ in `settings` and `fresh`, except those that a server reloads."""
     import msgspec
 
     now, then = (msgspec.to_builtins(config) for config in (fresh, settings))

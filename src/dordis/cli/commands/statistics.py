@@ -75,7 +75,7 @@ def describe_task(clients: int, fidelity: str) -> str:
 
 
 def read_bounds(texts: Sequence[str], columns: int) -> list[list[float]] | None:
-    """Return the bounds in the options LOW,HIGH, a pair for each column; None if not given.
+    """Return the bounds of each column, a pair, from the values LOW,HIGH of the options --bounds; None without options.
 
     There may be one option for all columns, or one per column.
     """
@@ -110,7 +110,7 @@ def _mean_table(names: Sequence[str], result: "PrivateMean") -> "Table":
 
 
 def round_to_noise(value: float, within: float) -> tuple[str, str]:
-    """Format a value and its error, both to the second significant digit of the error.
+    """Format a value and `within`, its error, both to the second significant digit of the error.
 
     >>> round_to_noise(39.7812, 0.4123)
     ('39.78', '0.41')
@@ -122,7 +122,7 @@ def round_to_noise(value: float, within: float) -> tuple[str, str]:
 
 
 def describe_answer(result: "PrivateAnswer", skipped: int) -> Iterator[str]:
-    """Yield lines about a private statistic: epsilon, clients, terms of the guarantee, check, skipped rows."""
+    """Yield lines about a private statistic: epsilon, clients, terms of the guarantee, sum check, skipped rows."""
     spent = f"epsilon {result.epsilon:.4g}, delta {result.delta:.3g}"
     if result.epsilon_for_bounds:
         spent += f"; finding the bounds alone would have cost epsilon {result.epsilon_for_bounds:.3g}"
@@ -162,7 +162,7 @@ BAR_WIDTH = 24
 
 MOST_BINS = 200
 FULLEST = 40
-"""Number of bins that are printed of a histogram with more than MOST_BINS bins: the bins with the largest counts."""
+"""Of a histogram with more than MOST_BINS bins, only the FULLEST bins with the largest counts are printed."""
 
 
 def histogram(
@@ -236,7 +236,7 @@ def _histogram_table(name: str, result: "PrivateHistogram") -> "Table":
 
 
 def _bin_labels(result: "PrivateHistogram", bins: Iterable[int]) -> list[str]:
-    """Return labels of these bins: the two ends of each, with enough digits that they differ."""
+    """Return the labels of the bins with these indices: the two ends of each bin, with enough digits to differ."""
     import numpy as np
 
     ends = np.hstack((-np.inf, result.edges, np.inf))
