@@ -24,7 +24,7 @@ _PLACE = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
 
 
 def config_from_settings(settings: dict[str, Any]) -> Config:
-    """Return a configuration with these settings and defaults for other keys; raise InputError for an invalid one."""
+    """Return the configuration with these settings, and defaults for other keys; raise InputError if it is invalid."""
     return validate_settings(add_default_kinds(merge_settings(msgspec.to_builtins(Config()), settings)))
 
 
@@ -47,7 +47,7 @@ def read_config(path: Path | None = None, preset: str | None = None, keys: Seque
 
 
 def resolve_paths(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return settings in which relative paths, of the application's options and of a trace, start from `folder`."""
+    """Return settings in which relative paths start from `folder`: those of `app.options` and of a dropout trace."""
     found = merge_settings({"app": {"folder": str(folder)}}, settings)
     trace = found.get("simulation", {}).get("dropout", {})
     if isinstance(trace, dict) and isinstance(trace.get("path"), str):
@@ -76,11 +76,11 @@ def _without_none(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 _KINDS = {"partition": "lda", "optimiser": "fedavg"}
-"""Default `kind` of the tables among the options of the built-in application."""
+"""Options of the built-in application that are tables, each with the `kind` that it has by default."""
 
 
 def add_default_kinds(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings in which the tables `partition` and `optimiser` of the built-in application have a `kind`."""
+    """Return settings in which the options `partition` and `optimiser` of the built-in application have a `kind`."""
     app = settings.get("app")
     if not isinstance(app, dict) or app.get("server") != Config().app.server or not isinstance(app["options"], dict):
         return settings
@@ -122,7 +122,7 @@ def parse_assignment(text: str) -> dict[str, Any]:
 
 
 def merge_settings(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Return `below`, overridden key by key by `above`; a table in which `above` changes the `kind` is replaced."""
+    """Return `below`, overridden key by key by `above`; a table of `above` with another `kind` is taken as a whole."""
     if "kind" in above and above["kind"] != below.get("kind"):
         return above
     result = dict(below)
@@ -142,7 +142,7 @@ def validate_settings(settings: dict[str, Any]) -> Config:
 
 
 def read_alerts(path: Path | None = None, keys: Sequence[str] = ()) -> Alerts:
-    """Return the section `alerts` of a configuration file and of `key=value` options, for the server's process."""
+    """Return the section `alerts` of a configuration file, overridden by options `keys` of the form `key=value`."""
     settings = {} if path is None else read_toml(path)
     for key in keys:
         settings = merge_settings(settings, parse_assignment(key))
@@ -165,8 +165,7 @@ def alerts_to_toml(alerts: Alerts) -> str:
 def explain_error(error: str, section: str = "", kind: type | None = None) -> str:
     """Return an error message of msgspec in words that name the wrong key, and the most similar valid key.
 
-    By default the error is about a whole `Config`; otherwise about the section named `section`, which has the type
-    `kind`.
+    The message is about a whole `Config`; if `section` is given, only about this section, which has the type `kind`.
     """
     unknown = _UNKNOWN.fullmatch(error)
     if unknown is None:
@@ -194,8 +193,9 @@ def section_keys(path: str) -> list[str]:
 
 
 def _describe_choices(path: str, error: str, whole: type) -> str:
-    """Return the end of an error message: the valid values of the key at a dotted `path` of a struct of the type
-    `whole`; empty if there is no list.
+    """Return the end of an error message: the valid values of the key at a dotted `path`; empty if there is no list.
+
+    The path starts from a struct of the type `whole`.
     """
     if not error.startswith("Invalid"):
         return ""

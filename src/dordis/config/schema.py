@@ -60,8 +60,8 @@ class Federation(Section, frozen=True):
     rounds: Positive = 20
     """Number of rounds of the run, R."""
     selection: Literal["balanced", "uniform", "vrf"] = "balanced"
-    """Selection of a round's clients: `balanced`, in turn by a public permutation, so that all clients take part about
-    equally often; `uniform`, at random by the server; `vrf`, by each client's verifiable random function."""
+    """How a round's clients are selected: `balanced`, in turn by a public permutation, so that all clients take part
+    about equally often; `uniform`, the server draws them; `vrf`, each client draws by a verifiable random function."""
     arrival: Literal["invited", "open"] = "invited"
     """`invited`: the server asks the selected clients; `open`: any registered client may contribute, once a round.
 
@@ -71,7 +71,8 @@ class Federation(Section, frozen=True):
     participations: Positive | None = None
     """With `arrival` "open" or `selection` "vrf": participation cap, the largest number of rounds of one client.
 
-    Clients enforce the cap.  By default it is the average number of rounds, rounds * per_round / clients, rounded up.
+    Clients enforce the cap.  By default it is a client's average number of rounds, rounds * per_round / clients,
+    rounded up.
     """
     closing: Closing | msgspec.UnsetType = msgspec.UNSET
     """With the protocol `assisted`, when a round closes; by default at `per_round` contributions or after an hour."""
@@ -85,18 +86,18 @@ class Privacy(Section, frozen=True):
     epsilon: Above = 6.0
     """Privacy budget: the largest epsilon of one client, or with `unit` "record" of one record, over the run."""
     delta: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
-    """Probability with which the bound epsilon may fail; by default min{N^-1.1, 10^-5} for N clients."""
+    """Probability with which the guarantee of epsilon may fail; by default min{N^-1.1, 10^-5} for N clients."""
     clip: Above | Quantile = 1.0
     """Clip bound, the largest norm of an update; or a TOML table by which the bound follows a quantile of the norms."""
     mechanism: str | None = None
-    """Encoding and noise law: `skellam`, `ddgauss` or `package.module:Class`.
+    """How updates are encoded and how noise is distributed: `skellam`, `ddgauss` or `package.module:Class`.
 
     By default the mechanism of the noise strategy, or `skellam` if the strategy has none.
     """
     bits: Annotated[int, msgspec.Meta(ge=1, le=32)] | None = None
     """Bits in which a coordinate of an encoded update is sent; by default the fewest without a loss of accuracy."""
     projection: Positive | Literal["auto", "adaptive", "off"] = "auto"
-    """Number of coordinates to which an update is folded (compressed at random) where noise dominates; or a rule.
+    """Number of coordinates to which updates are folded, that is, compressed by a random linear map; or a rule for it.
 
     `auto`: the least number that increases the standard deviation of a sum's error by at most 2 %, if the application
     allows folding (the built-in application does); `adaptive`: a smaller number, estimated from the sums of earlier
@@ -133,7 +134,7 @@ class Protocol(Section, frozen=True):
     use: str = "secagg"
     """The protocol: `secagg`, `secagg+`, `assisted`, `plaintext` (which protects nobody) or `package.module:NAME`."""
     mode: Literal["malicious", "semi-honest"] = "malicious"
-    """Server that the protocol withstands: one that may deviate from it, or one that follows it and is curious."""
+    """Which server the protocol withstands: any server, or only one that follows the protocol and is curious."""
     suite: str = "default"
     """Cryptographic primitives: `default` or `package.module:NAME`."""
     options: dict[str, Any] = {}
@@ -173,7 +174,7 @@ class Performance(Section, frozen=True):
     """Number of chunks of an update, which are summed in a pipeline; `auto` finds the fastest number during the run."""
 
     threads: Count = 0
-    """Number of threads that remove masks, or encode updates with ideal fidelity; 0: one for each core."""
+    """Number of threads that remove masks or, with ideal fidelity, encode updates; 0: one for each core."""
 
     @property
     def cores(self) -> int:
@@ -196,7 +197,7 @@ class Deadlines(Section, frozen=True):
     stages: dict[str, Above] = {}
     """Seconds for requests of some kinds, in place of `stage`, by the kind's name, such as `CollectInput`."""
     quantile: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = 0.95
-    """Learned deadlines: `factor` times this quantile of the answer times so far, for each kind of request.
+    """Deadlines are learned, for each kind of request: `factor` times this quantile of the answer times so far.
 
     Learned deadlines are at least `least` and at most `stage` (or the entry in `stages`).  So all deadlines are fixed
     if `least` equals `stage`.  Deadlines of training and of helpers are not learned.
@@ -206,9 +207,9 @@ class Deadlines(Section, frozen=True):
     least: Above = 5.0
     """Shortest learned deadline, in seconds."""
     header: Above = 0.002
-    """With `assisted`: seconds per client of a round, added to `stage`, for a helper to decrypt the mask seeds."""
+    """With `assisted`: seconds for each client of a round, added to `stage`, in which a helper decrypts mask seeds."""
     masks: Above = 5.0
-    """With `assisted`: seconds per 10^9 coordinates of masks, added to `stage`, for a helper to add masks up."""
+    """With `assisted`: seconds for each 10^9 coordinates of masks, added to `stage`, in which a helper sums masks."""
     grace: Annotated[float, msgspec.Meta(ge=0)] = 5.0
     """Seconds in which a client may reconnect after its connection broke."""
     retry: Annotated[float, msgspec.Meta(ge=0)] = 2.0
@@ -228,9 +229,9 @@ class Deployment(Section, frozen=True):
     balancers: tuple[str, ...] = ()
     """PEM files with the certificates of load balancers that terminate TLS, for `login` "challenge"."""
     beacon: str = ""
-    """File of published randomness; `vrf` and `secagg+` need it, and the permutation of `balanced` may depend on it."""
+    """File of published randomness, which `vrf` and `secagg+` need; with `balanced` it decides the permutation."""
     train_seconds: Above | None = None
-    """Fixed seconds from the request to train to the client's answer, so that the time does not depend on the data.
+    """Fixed seconds from the request to train until the client answers, so that this time does not depend on data.
 
     Training that takes longer gives a zero update or, with `privacy.unit` "record", a late answer.  The setting is
     required in the malicious mode and with `privacy.unit` "record"; `dordis join --check` measures the training time on
@@ -273,7 +274,7 @@ class RunConfig(Section, frozen=True):
 
 
 class Alerts(Section, frozen=True):
-    """The operator's alerts.  They are not in `Config`, so no manifest, audit archive or client of a run has them."""
+    """The operator's alerts.  They are not in `Config`, so no manifest or audit archive has them, and no client."""
 
     command: str = ""
     """A program and its arguments, run as `COMMAND KIND RUN TEXT` when a deployed run needs attention; empty: none."""
@@ -287,7 +288,7 @@ class Simulation(Section, frozen=True):
     seed: Count = 0
     """Seed from which data, initial model, selection and dropout are drawn."""
     dropout: DropoutModel = Rate(0.2)
-    """Dropout model: which clients drop out of a round, and at which stage."""
+    """Dropout model: it decides which clients drop out of a round, and at which stage."""
     engine: Literal["local", "ray"] = "local"
     """Where clients compute: `local`, in this process; `ray`, in processes of a Ray cluster."""
     workers: Count = 0
