@@ -86,10 +86,7 @@ class PlaintextState(CohortState):
 
 
 class PlaintextClient(SummingClient[PlaintextState]):
-    """A client that sends its input without a mask.
-
-    Tests pass the secrets of each chunk as `issued`, to run two protocols with the same secrets.
-    """
+    """A client that sends its input unmasked; `issued`, its secrets by chunk, is only passed by tests."""
 
     def __init__(
         self,
@@ -136,10 +133,7 @@ class PlaintextClient(SummingClient[PlaintextState]):
         return self.state.issued[chunk]
 
     def disclose(self, request: Disclose) -> Disclosure:
-        """Return those of this client's deposited secrets that the escrow's rule releases for U3, the survivors.
-
-        Raise ProtocolError if the client is not in U3.
-        """
+        """Return this client's secrets that the escrow's rule releases; raise ProtocolError if it is not in U3."""
         survivors = self._parameters.unpack(request.survivors)
         due = self._parameters.escrow(request.chunk).releases(survivors)
         if self.me not in due:

@@ -22,7 +22,7 @@ __all__ = ["ASSISTED", "AssistedClient", "AssistedHelper", "AssistedServer"]
 
 
 def configure(protocol: SummingProtocol, settings: Mapping[str, Any], mode: str) -> SummingProtocol:
-    """Return the protocol with the helpers that `protocol.options` asks for; raise InputError for invalid options."""
+    """Return the protocol with `settings`, the `protocol.options` of a configuration; raise InputError if invalid."""
     try:
         options = msgspec.convert(settings, Options)
     except msgspec.ValidationError as error:

@@ -1,4 +1,4 @@
-"""Checks by clients, server and helpers of assisted rounds; each is a function, so that tests can disable it."""
+"""Checks that clients, server and helpers make in assisted rounds; each is a function, so that tests can disable it."""
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
@@ -34,18 +34,18 @@ Keys = Mapping[ClientId, bytes]
 """The public signing keys of all clients, or of all helpers, by id."""
 
 LARGEST_INDEX = 1 << 62
-"""Round indices are below this bound, so that they and the indices of the following rounds' keys fit eight bytes."""
+"""Round indices are below this bound, so that the index of a round and of the next few rounds fits eight bytes."""
 _HEADER = msgspec.msgpack.Decoder(Header)
 
 
 def check_length(vector: Vector, parameters: AssistedParameters) -> None:
-    """Raise InputError unless the client's vector is as long as the sum."""
+    """Raise InputError unless the client's vector has as many coordinates as the round sums."""
     if vector.size != parameters.dim:
         raise InputError(f"the round sums vectors of {parameters.dim} coordinates, not {vector.size}")
 
 
 def check_signing_key(signing: bytes) -> None:
-    """Raise ParametersRefused if the client has no signing key: an unsigned contribution is refused."""
+    """Raise ParametersRefused if the client has no signing key: the server would refuse its unsigned contribution."""
     if not signing:
         raise ParametersRefused("an assisted round needs a client's signing key")
 
@@ -57,7 +57,7 @@ def check_helpers_registered(parameters: AssistedParameters, helpers: Keys) -> N
 
 
 def check_epoch_keys_signed(parameters: AssistedParameters, helpers: Keys, suite: Suite) -> None:
-    """Raise unless every helper signed its epoch key, for this run and the rounds that the key states."""
+    """Raise unless every helper signed its epoch key (its public key for this round), as a key for this run."""
     for h in parameters.present:
         key = parameters.helpers[h]
         if key is not None:
@@ -79,7 +79,7 @@ def check_epoch_keys_well_formed(parameters: AssistedParameters, suite: Suite) -
 
 
 def read_header(parameters: AssistedParameters, client: ClientId, encoded: bytes) -> Header:
-    """Return a decoded header; raise unless it is canonical, of this client, and for this round and parameters."""
+    """Return a decoded header; raise unless it is canonical and names this client, round and parameters."""
     try:
         header = _HEADER.decode(encoded)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -115,7 +115,7 @@ def check_header_client(header: Header, client: ClientId) -> None:
 
 
 def check_header_signed(clients: Keys, client: ClientId, encoded: bytes, signature: bytes, suite: Suite) -> None:
-    """Raise unless a registered client signed its header."""
+    """Raise unless the client is registered and `signature` is its signature of the encoded header."""
     if client not in clients:
         raise ProtocolError(f"client {client} is not in the registry")
     suite.signature.verify(clients[client], header_statement(encoded), signature)
@@ -136,9 +136,9 @@ def check_box_digest(parameters: AssistedParameters, header: Header, helper: Cli
 
 
 def check_seeds(parameters: AssistedParameters, header: Header, client: ClientId, seeds: Mapping[int, bytes]) -> None:
-    """Raise DecryptionFailed unless the seeds match the commitments in the client's header.
+    """Raise DecryptionFailed unless the seeds, by rank of the helper set, match the commitments in the header.
 
-    If they match, all members of a set of helpers have received the same seed from the client.
+    If the seeds match, all members of a set of helpers have received the same seed from the client.
     """
     for rank, seed in seeds.items():
         committed = header.seeds[DIGEST_BYTES * rank : DIGEST_BYTES * (rank + 1)]
@@ -147,7 +147,7 @@ def check_seeds(parameters: AssistedParameters, header: Header, client: ClientId
 
 
 def check_seed_count(plaintext: bytes, count: int) -> None:
-    """Raise DecryptionFailed unless a box holds one seed for each set of its helper."""
+    """Raise DecryptionFailed unless a decrypted box has `count` seeds, one for each set that its helper is in."""
     if len(plaintext) != SECRET_BYTES * count:
         raise DecryptionFailed(f"a box holds {count} seeds of {SECRET_BYTES} bytes")
 
@@ -171,20 +171,20 @@ def check_joined_run(joined: bytes | None, round: bytes) -> None:
 
 
 def check_same_parameters(known: bytes, digest: bytes) -> None:
-    """Raise UnexpectedRequest if the helper has seen other parameters for this round index."""
+    """Raise UnexpectedRequest if the helper has seen other parameters for this round."""
     if known != digest:
         raise UnexpectedRequest("there were other parameters under this index")
 
 
 def check_own_key(parameters: AssistedParameters, me: ClientId, public: bytes) -> None:
-    """Raise ParametersRefused unless the parameters name the key whose private half this helper has."""
+    """Raise ParametersRefused unless `public` is the public key of helper `me` in the parameters."""
     key = parameters.helpers.get(me)
     if key is None or key.key != public:
         raise ParametersRefused(f"the round does not name the live key of helper {me}")
 
 
 def read_survivors(words: bytes) -> tuple[ClientId, ...]:
-    """Return the survivors, U3, from words of eight bytes; raise ProtocolError unless sorted without repetition."""
+    """Return the survivors, U3, from words of eight bytes; raise ProtocolError unless they are sorted and distinct."""
     survivors = tuple(map(ClientId, unpack_words(words)))
     check_sorted(survivors)
     return survivors
@@ -205,19 +205,22 @@ def check_survivor_count(parameters: AssistedParameters, survivors: Collection[C
 
 
 def check_all_opened(survivors: Collection[ClientId], opened: Collection[ClientId]) -> None:
-    """Raise ProtocolError unless the helper opened the box of every survivor without fault."""
+    """Raise ProtocolError unless every survivor is in `opened`, the clients whose boxes this helper found valid."""
     if not set(survivors) <= set(opened):
         raise ProtocolError("U3 has a client whose box was not opened here without fault")
 
 
 def check_same_statement(claimed: bytes, asked: bytes) -> None:
-    """Raise UnexpectedRequest if the helper agreed on other survivors or parameters under this round index."""
+    """Raise UnexpectedRequest if the helper has agreed on other survivors or parameters in this round.
+
+    `claimed` is the digest of the statement that the helper agreed on, `asked` that of the statement in the request.
+    """
     if claimed != asked:
         raise UnexpectedRequest("another U3 was agreed on under this index")
 
 
 def check_agreed(claimed: bytes | None) -> None:
-    """Raise UnexpectedRequest if the helper has not agreed on survivors under this round index."""
+    """Raise UnexpectedRequest if the helper has not yet signed a U3 (survivors) under this round index."""
     if claimed is None:
         raise UnexpectedRequest("a reveal was asked for before this helper agreed on U3")
 
@@ -234,6 +237,6 @@ def check_quorum(
 
 
 def check_own_sets(parameters: AssistedParameters, me: ClientId, ranks: Collection[int]) -> None:
-    """Raise ProtocolError if the helper is asked for a set that it is not in, or for no set at all."""
+    """Raise ProtocolError if `ranks`, the sets in a request, are none, or include a set that helper `me` is not in."""
     if not ranks or not set(ranks) <= set(parameters.ranks[me]):
         raise ProtocolError(f"helper {me} was asked for sets that it is not in")

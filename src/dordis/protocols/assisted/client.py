@@ -33,7 +33,7 @@ from dordis.protocols.one_message import seal_boxes
 from dordis.protocols.summing import SumInput, SummingClient, SummingState, helper_keys, require_parameters
 
 BOX = "assisted-box"
-"""Label for deriving the keys of boxes; a box is a client's seeds, encrypted to one helper."""
+"""Label for deriving the keys of boxes.  A box has, encrypted to one helper, the seeds that a client sends to it."""
 
 
 class AssistedState(SummingState):
@@ -74,7 +74,7 @@ class AssistedClient(SummingClient[AssistedState]):
         return require_parameters(self.state.parameters)
 
     def contribute(self, request: SendContribution) -> SignedContribution:
-        """Check the parameters, draw all secrets, and return the contribution: header, boxes, noisy masked input."""
+        """Check the parameters, draw all secrets, and return the contribution: signed header, boxes, masked input."""
         parameters, state = request.parameters, self.state
         self.check(parameters)
         state.parameters = parameters
@@ -102,7 +102,7 @@ class AssistedClient(SummingClient[AssistedState]):
         checks.check_length(self.input.vector, parameters)
 
     def issued(self, chunk: int) -> IssuedSecrets:
-        """Return the private and the deposited secrets of a chunk; deposited secrets are joined from their pieces."""
+        """Return the private and the deposited secrets of a chunk; the latter follow from the seeds of all sets."""
         parameters, seeds = self._parameters, self.state.seeds
         deposited = (
             join_pieces(piece(parameters, chunk, self.me, rank, k, seed) for rank, seed in enumerate(seeds))
@@ -111,7 +111,7 @@ class AssistedClient(SummingClient[AssistedState]):
         return IssuedSecrets(self.state.private[chunk], tuple(deposited))
 
     def _masked(self, parameters: AssistedParameters) -> Vector:
-        """Return the client's input to all chunks, with noise and masks."""
+        """Return the client's input to all chunks, with noise, plus one mask for each set of helpers."""
         chunks = [self.input.chunk(parameters, chunk, self.issued(chunk)) for chunk in range(self.chunks)]
         y = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
         masks = [
@@ -121,7 +121,10 @@ class AssistedClient(SummingClient[AssistedState]):
         return y
 
     def _boxes(self, parameters: AssistedParameters) -> tuple[bytes, list[bytes]]:
-        """Return a fresh public key and, for each helper that has a key, a box with the seeds of the helper's sets."""
+        """Return a fresh public key of the client, and the boxes, in the order of helpers.
+
+        The box of a helper has the client's seeds for all sets that the helper is in.  Helpers without a key get none.
+        """
         keys = {int(h): key.key for h, key in parameters.helpers.items() if key is not None}
         seeds = {h: b"".join(self.state.seeds[rank] for rank in parameters.ranks[ClientId(h)]) for h in keys}
         public, boxes = seal_boxes(self._suite, parameters, self.me, keys, seeds, self._entropy, use=BOX)

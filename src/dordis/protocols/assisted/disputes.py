@@ -1,15 +1,15 @@
-"""Disputes between parties of assisted rounds: complaints about clients, and differing values of a set of helpers.
+"""Disputes in assisted rounds: helpers complain about clients, and members of a set of helpers give different values.
 
-A helper names the clients whose boxes or seeds are wrong.  Such a complaint is an edge between the helper and a client:
-one of the two deviated.  The client is left out of this round and later rounds, unless the helper is evicted.  At most
-f helpers and at most L clients of the registry are dishonest.  So a client that more than f helpers name has deviated,
-and so has a helper that names more than L clients.  The limit is L, not the bound T_C of one round, because complaints
-of all rounds of a run are added up; the server uses T_C if it is not told L.  A party that is proved to have deviated
-is evicted.  Each evicted helper lowers f by one, and each evicted client lowers L by one.  No honest party is ever
-evicted, and over a run at most f L honest clients are left out.
+A helper names the clients whose boxes, encrypted seeds, are wrong.  A complaint is an *edge* between the helper and a
+client: one of the two deviated.  The client is left out of this round and later rounds, unless the helper is evicted.
+At most f helpers and at most L clients of the registry are dishonest.  So a client that more than f helpers name has
+deviated, and so has a helper that names more than L clients.  The limit is L, not the bound T_C of one round, because
+complaints of all rounds of a run are added up; without a known L the server uses T_C.  A party that is proved to have
+deviated is evicted.  Each evicted helper lowers f by one, and each evicted client lowers L by one.  No honest party is
+ever evicted, and over a run at most f L honest clients are left out.
 
-In each round every set of helpers reveals a value: its mask sum, and its pieces of the noise seeds to be disclosed.
-The value is confirmed when enough members of the set gave the same value.
+In each round every set of helpers reveals a *value*: the sum of the masks for this set, and the set's pieces of the
+noise seeds to be released.  The value is confirmed when enough members of the set gave the same value.
 """
 
 from collections import Counter
@@ -25,9 +25,10 @@ Edge = tuple[int, int]
 
 
 class Complaints(msgspec.Struct, frozen=True):
-    """Unresolved complaints (edges), and the evicted helpers and clients, which were proved wrong.
+    """Unresolved complaints (`edges`), and the evicted helpers and clients, which were proved to have deviated.
 
-    In the methods, `faulty` is f and `colluders` is L, the limits before any party was evicted.
+    In the methods, `faulty` is f, the limit of dishonest helpers, and `colluders` is L, the limit of dishonest clients.
+    Both are those of the run's beginning, before any party was evicted.
     """
 
     edges: frozenset[Edge] = frozenset()
@@ -36,15 +37,15 @@ class Complaints(msgspec.Struct, frozen=True):
 
     @property
     def left_out(self) -> frozenset[int]:
-        """Return the clients that may not contribute: those proved wrong, and those with an unresolved complaint."""
+        """Return the clients that may not contribute: the evicted ones, and those with an unresolved complaint."""
         return self.clients | {u for _, u in self.edges}
 
     def with_edges(self, edges: Iterable[Edge], faulty: int, colluders: int) -> "Complaints":
-        """Return the complaints with `edges` added, after evicting the parties that are now proved wrong."""
+        """Return these and the new complaints `edges`, after evicting the parties that are now proved dishonest."""
         return msgspec.structs.replace(self, edges=self.edges | frozenset(edges))._settled(faulty, colluders)
 
     def with_liars(self, helpers: Iterable[int], faulty: int, colluders: int) -> "Complaints":
-        """Return the complaints after evicting `helpers`, which were proved wrong, for example by a false sum."""
+        """Return these complaints after evicting `helpers`, which were proved to have lied, such as about a sum."""
         return msgspec.structs.replace(self, helpers=self.helpers | frozenset(helpers))._settled(faulty, colluders)
 
     def _settled(self, faulty: int, colluders: int) -> "Complaints":
@@ -69,7 +70,7 @@ class Complaints(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class SetValue:
-    """The value that a set of helpers reveals: the packed mask sum, and its pieces of the noise seeds to disclose."""
+    """The value that a set of helpers reveals: the packed sum of masks, and the set's pieces of noise seeds."""
 
     masks: bytes | memoryview = field(repr=False)
     pieces: bytes = field(repr=False)
@@ -77,7 +78,7 @@ class SetValue:
 
 @dataclass
 class SetVoices:
-    """The answers of the members of one set of helpers; a value is confirmed if `needed` of them gave it."""
+    """The answers of the members of one set of helpers; a value is confirmed if `needed` members gave it."""
 
     rank: int
     members: tuple[ClientId, ...]
@@ -96,7 +97,7 @@ class SetVoices:
 
     @property
     def confirmed(self) -> bytes | None:
-        """Return the digest of the value that `needed` members gave, or None."""
+        """Return the digest of the value that at least `needed` members gave, or None if there is none yet."""
         (digest, count), *_ = Counter(self.said.values()).most_common(1) or [(b"", 0)]
         return digest if count >= self.needed else None
 
@@ -107,7 +108,7 @@ class SetVoices:
 
     @property
     def liars(self) -> frozenset[ClientId]:
-        """Return the members that gave a malformed answer, two values, or a value that is not the confirmed value."""
+        """Return the members that gave a malformed answer, two different values, or not the confirmed value."""
         agreed = self.confirmed
         others = (h for h, digest in self.said.items() if agreed is not None and digest != agreed)
         return frozenset(self.caught.union(others))
@@ -139,7 +140,7 @@ class SetVoices:
         return asked
 
     def hear(self, helper: ClientId, digest: bytes, value: SetValue | None = None) -> None:
-        """Record a helper's answer; a helper that gives two different answers is a liar."""
+        """Record the digest of a helper's value, and the value if sent whole; a helper with two values is a liar."""
         if value is not None:
             self.asked_whole.add(helper)
         if self.said.get(helper, digest) != digest:

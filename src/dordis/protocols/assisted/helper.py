@@ -1,8 +1,8 @@
 """A helper: it signs keys for coming rounds, opens boxes, agrees on one U3 a round, and reveals mask sums over this U3.
 
 A box is a client's seeds, encrypted to one helper; U3 are the survivors, the clients in the sum.  A helper has no data
-and sees no update.  Before `Reveal` it sends only keys, signatures and the ids of clients with wrong boxes.  It does
-not even send the digest of a mask sum, because the server could test guesses at an update with the digest.
+and sees no update.  Before the request `Reveal` it sends only keys, signatures and the ids of clients with wrong boxes.
+Until then not even the digest of a mask sum is sent: with the digest the server could test guesses at an update.
 """
 
 import hashlib
@@ -51,13 +51,13 @@ LIFETIME = 3600 + DAY
 
 
 class HelperStore(Protocol):
-    """The durable state of a helper: private halves of its keys, and the digest of the U3 agreed on in each round."""
+    """The durable state of a helper: its private keys of rounds, and for each round the digest of the agreed U3."""
 
     def get(self, key: str) -> bytes | None:
         """Return a stored value; empty if it was erased, None if there never was one."""
 
     def claim(self, key: str, value: bytes) -> bytes:
-        """Return the value stored under the key; if there never was one, store `value` durably first."""
+        """Return the value stored under the key (empty if erased); if there never was one, store `value` first."""
 
     def erase(self, key: str) -> None:
         """Erase a value; `get` returns empty for its key from now on."""
@@ -125,7 +125,7 @@ def check_policy(policy: HelperPolicy, parameters: AssistedParameters) -> None:
 
 @dataclass(frozen=True)
 class OpenedHeader:
-    """A contribution whose box was opened: the digest of its header, and its seeds by rank of the helper set."""
+    """What a helper keeps of a contribution: the digest of its header, and the seeds in its box, by rank of the set."""
 
     digest: bytes
     seeds: Mapping[int, bytes] = field(repr=False)
@@ -133,7 +133,7 @@ class OpenedHeader:
 
 @dataclass
 class HelperRound:
-    """A helper's data of one round, in memory only: after a restart of the helper the server sends the boxes again."""
+    """A helper's data of one round, kept in memory; if the helper is restarted, the server sends the boxes again."""
 
     parameters: AssistedParameters
     opened: dict[ClientId, OpenedHeader] = field(default_factory=dict)
@@ -142,10 +142,10 @@ class HelperRound:
 
 
 class AssistedHelper:
-    """One helper; `secret` is its long-term signing key, `registry` has all public keys.
+    """One helper; `secret` is its long-term signing key, `registry` has the public keys of clients and helpers.
 
-    The helper serves in rounds of one `run`, or of any run if `run` is None.  `verify_client` raises for clients that
-    were not selected for a round; with open arrival all clients are accepted.
+    The helper takes part in rounds of one `run`, or of any run if `run` is None.  `verify_client` raises for clients
+    that were not selected for a round; by default all clients are accepted, as with open arrival.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class AssistedHelper:
         return f"<AssistedHelper {self.me}>"
 
     def handle(self, request: Message) -> Message:
-        """Answer a request or raise, after erasing expired private halves of keys."""
+        """Return the reply to a request, or raise if the request is refused; first erase expired private keys."""
         self.erase_expired()
         self.check_request(request)
         match request:
@@ -190,7 +190,7 @@ class AssistedHelper:
         raise UnexpectedRequest(f"a helper does not answer {type(request).__name__}")
 
     def check_request(self, request: Message) -> None:
-        """Raise unless a request names a round of the run that this helper serves in."""
+        """Raise if a request has no valid round id, or the id of a round of another run."""
         if isinstance(request, Introduce | OpenBoxes | AgreeOnSurvivors | Reveal):
             round = request.parameters.round if isinstance(request, OpenBoxes) else request.round
             checks.check_round_id(round)
@@ -199,12 +199,12 @@ class AssistedHelper:
     # Keys
 
     def erase_expired(self) -> None:
-        """Erase the private halves of expired keys, and forget the rounds whose key is erased."""
+        """Erase expired private keys, and forget the data of their rounds."""
         if erase_expired_keys(self._store, self._clock()):
             self._drop_closed_rounds()
 
     def introduce(self, request: Introduce) -> EpochKeys:
-        """Return the public keys for this and the next rounds; erase the private halves of keys for earlier rounds."""
+        """Return the public keys for this round and the next ones; erase the private keys of earlier rounds."""
         run, index = request.round[:RUN_BYTES], int.from_bytes(request.round[RUN_BYTES:], "big")
         for key in self._store.keys(_epoch(run)):
             if int(key.rpartition("/")[2]) < index:
@@ -214,7 +214,7 @@ class AssistedHelper:
         return EpochKeys({key.epoch: key for key in shown if key is not None})
 
     def _epoch_key(self, run: bytes, epoch: int) -> EpochKey | None:
-        """Return the signed public key of an epoch, which is one round; None once its private half is erased."""
+        """Return the signed public key for an epoch (one round), drawn at the first call; None once it is erased."""
         fresh = self._suite.agreement.generate(self._entropy) + (int(self._clock()) + self._lifetime).to_bytes(8, "big")
         held = self._store.claim(_epoch(run, epoch), fresh)
         if not held:
@@ -226,11 +226,11 @@ class AssistedHelper:
         )
 
     def _drop_closed_rounds(self) -> None:
-        """Forget the data, such as clients' seeds, of rounds for which the private half of the key is erased."""
+        """Forget the data, such as clients' seeds, of rounds whose private key is erased."""
         self._rounds = {round: held for round, held in self._rounds.items() if self._private(held.parameters)}
 
     def _private(self, parameters: AssistedParameters) -> bytes | None:
-        """Return the private half of the key that the parameters name; None if it is erased or unknown."""
+        """Return the private key to this helper's public key in the parameters; None if it is erased or unknown."""
         key = parameters.helpers.get(self.me)
         held = None if key is None else self._store.get(_epoch(parameters.run, key.epoch))
         return held[:SECRET_BYTES] if held else None
@@ -238,7 +238,10 @@ class AssistedHelper:
     # Boxes
 
     def open(self, request: OpenBoxes) -> BoxesOpened:
-        """Open boxes and return the clients whose box or seeds are wrong; raise if the request itself is wrong."""
+        """Open clients' boxes and return the clients whose box or seeds are wrong.
+
+        Raise if the parameters are refused, or if an entry is one that the server should have refused already.
+        """
         parameters = request.parameters
         private = self._private(parameters)
         if private is None:
@@ -259,7 +262,7 @@ class AssistedHelper:
         check_policy(self._policy, parameters)
 
     def _open_entry(self, held: HelperRound, private: bytes, client: ClientId, entry: Entry) -> None:
-        """Open the box of one contribution, and record it as opened or as faulty."""
+        """Open the box of one contribution, and record its client as opened or as faulty."""
         digest = hashlib.sha256(entry.header).digest()
         known = held.opened[client].digest if client in held.opened else held.faults.get(client)
         checks.check_one_header(known, digest, client)
@@ -286,12 +289,12 @@ class AssistedHelper:
     # U3
 
     def agree(self, request: AgreeOnSurvivors) -> SurvivorsAgreed:
-        """Sign U3; raise if another U3 was signed under this round index.  The same U3 gets the same signature."""
+        """Return a signature on U3, the survivors; raise if the helper has agreed on another U3 in this round."""
         statement = self._claim(self._held(request.round), request.survivors)
         return SurvivorsAgreed(self._suite.signature.sign(self._secret, statement))
 
     def _claim(self, held: HelperRound, words: bytes) -> bytes:
-        """Return the statement on U3, after storing its digest as the only digest of this round.
+        """Return the statement on U3, after storing its digest durably: no other U3 is agreed on in this round.
 
         Raise if U3 is invalid, or if the digest of another statement is stored for this round.
         """
@@ -314,10 +317,10 @@ class AssistedHelper:
     # Sums
 
     def reveal(self, request: Reveal) -> Revealed:
-        """Return mask sum and noise pieces over U3 for each requested set, whole or as a digest.
+        """Return, for each requested set, the sum of masks over U3 and the pieces of due noise seeds, or their digest.
 
         Raise if this helper agreed on another U3 in this round.  In the malicious mode raise also unless this helper
-        signed this U3 before, and a quorum of helpers signed it.
+        and a quorum of helpers have signed this U3.
         """
         held = self._held(request.round)
         parameters = held.parameters
@@ -341,7 +344,7 @@ class AssistedHelper:
         return Revealed(digests, pieces, b"".join(wholes))
 
     def _value(self, held: HelperRound, rank: int, survivors: tuple[ClientId, ...]) -> tuple[bytes, bytes]:
-        """Return a set's packed mask sum over the survivors, and its pieces of the noise seeds to be disclosed."""
+        """Return the packed sum of the survivors' masks for a set, and the set's pieces of the released noise seeds."""
         parameters, seeds = held.parameters, {u: held.opened[u].seeds[rank] for u in survivors}
         masks = sum_masks(self._suite, parameters, rank, seeds, self._threads)
         due = due_pieces(parameters, survivors)
@@ -349,7 +352,7 @@ class AssistedHelper:
 
 
 def erase_expired_keys(store: HelperStore, now: float) -> bool:
-    """Erase the expired private halves of keys; return whether there were any."""
+    """Erase the private keys that have expired at time `now`; return whether there were any."""
     expired = [key for key in store.keys("epoch/") if _end(store.get(key) or b"") <= now]
     for key in expired:
         store.erase(key)
@@ -357,12 +360,12 @@ def erase_expired_keys(store: HelperStore, now: float) -> bool:
 
 
 def _epoch(run: bytes, epoch: int | None = None) -> str:
-    """Return the store's name for an epoch's private key, or the prefix of all such names of a run."""
+    """Return the name under which the store has an epoch's private key; without `epoch`, the prefix of these names."""
     return f"epoch/{run.hex()}/{'' if epoch is None else epoch}"
 
 
 def _end(held: bytes) -> int:
-    """Return when a stored private half expires, in seconds since 1970."""
+    """Return when a stored private key expires, in seconds since 1970."""
     return int.from_bytes(held[SECRET_BYTES:], "big")
 
 

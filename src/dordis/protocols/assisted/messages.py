@@ -29,7 +29,7 @@ VERSION = 1
 """Version of headers and of signed statements."""
 DIGEST_BYTES = 32
 Due = Sequence[tuple[int, ClientId, int]]
-"""For each piece of a noise seed that helpers reveal, in order: its chunk, client and noise component."""
+"""For each noise seed of which the helper sets reveal their pieces, in order: chunk, client and noise component."""
 
 
 class Introduce(Message, frozen=True):
@@ -41,7 +41,10 @@ class Introduce(Message, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The signed part of a contribution: round, key, digests of boxes (by helper) and vector, commitments to seeds."""
+    """The signed part of a contribution: `vector` and `boxes` are digests, `seeds` are commitments, for each set one.
+
+    `key` is the client's fresh public key for the boxes, `proof` the proof of its selection.
+    """
 
     version: int
     round: bytes
@@ -66,7 +69,7 @@ class SignedContribution(Message, frozen=True):
 
 
 class SendContribution(Opening, frozen=True):
-    """To arriving clients: check the parameters and contribute."""
+    """To arriving clients: check the parameters, and send your contribution."""
 
     reply: ClassVar = SignedContribution
     uploads: ClassVar = True
@@ -82,14 +85,14 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class BoxesOpened(Message, frozen=True):
-    """The ids of clients whose box or seeds are wrong, in words of eight bytes; `unable` if the helper has no key."""
+    """`named` has the ids of clients whose box or seeds are wrong; `unable`: the helper lacks the private key."""
 
     named: bytes
     unable: bool = False
 
 
 class OpenBoxes(Message, frozen=True):
-    """To helpers: open these boxes, and name the clients whose box contradicts their header."""
+    """To helpers: open these boxes, and name the clients whose box does not open or contradicts their header."""
 
     reply: ClassVar = BoxesOpened
     role: ClassVar = Role.HELPER
@@ -113,10 +116,11 @@ class AgreeOnSurvivors(Message, frozen=True):
 
 
 class Revealed(Message, frozen=True):
-    """The value of each requested set of helpers, whole or as a digest.  A value is a mask sum and noise pieces.
+    """The value of each requested set of helpers, whole or as a digest.
 
-    For the sets whose value was requested whole, `pieces` has the pieces of noise seeds, by rank, and `masks` the mask
-    sums, one after the other in the order of ranks.  For all other sets, `digests` has the digest of the value.
+    A value is the sum of the masks for the set, and the set's pieces of noise seeds.  For the sets whose value was
+    requested whole, `pieces` has the pieces, by rank of the set, and `masks` the packed mask sums, one after the other
+    in the order of ranks.  For all other sets, `digests` has the digest of the value, by rank.
     """
 
     bulk: ClassVar = "masks"
@@ -138,24 +142,24 @@ class Reveal(Message, frozen=True):
 
     @property
     def vectors(self) -> int:
-        """Return the number of whole mask sums that the reply carries beside its frame."""
+        """Return the number of mask sums that the reply must have: one for each value requested whole."""
         return sum(self.sets.values())
 
 
 def mask_stream(suite: Suite, parameters: Parameters, client: ClientId, rank: int, seed: bytes) -> Any:
-    """Return the keystream of the mask that a client adds for a set of helpers; one mask covers all chunks."""
+    """Return the keystream of the mask that a client adds, in all chunks together, for the set with this rank."""
     label = kdf.label("assisted-mask", parameters.round, 0, client, rank)
     return suite.prg.Stream.from_bytes(kdf.derive(seed, label, parameters.digest, suite.prg.STREAM_BYTES))
 
 
 def piece(parameters: Parameters, chunk: int, client: ClientId, rank: int, component: int, seed: bytes) -> bytes:
-    """Return the piece of a noise seed that follows from a set's `seed`, for one removable component of a client."""
+    """Return one piece of the noise seed of a client's removable component, from the client's `seed` for a set."""
     label = kdf.label("assisted-piece", parameters.round, chunk, client, rank) + b"/%d" % component
     return kdf.derive(seed, label, parameters.digest, SECRET_BYTES)
 
 
 def join_pieces(pieces: Iterable[bytes]) -> bytes:
-    """Return the noise seed from the pieces of all sets: their exclusive or."""
+    """Return a noise seed from its pieces, one from each set of helpers: their exclusive or."""
     joined = 0
     for part in pieces:
         joined ^= int.from_bytes(part, "big")
@@ -163,7 +167,7 @@ def join_pieces(pieces: Iterable[bytes]) -> bytes:
 
 
 def due_pieces(parameters: AssistedParameters, survivors: Collection[ClientId]) -> Due:
-    """Return, in order, chunk, client and component of each piece that every helper set reveals for these survivors."""
+    """Return, in order, chunk, client and component of each noise seed to be released, given these survivors."""
     return [
         (chunk, ClientId(u), component)
         for chunk in range(len(parameters.chunks))
@@ -181,7 +185,7 @@ def commit_seed(parameters: Parameters, client: ClientId, rank: int, seed: bytes
 def sum_masks(
     suite: Suite, parameters: AssistedParameters, rank: int, seeds: Mapping[ClientId, bytes], threads: int = 1
 ) -> bytes:
-    """Return the sum of the masks that clients added for a set of helpers, packed."""
+    """Return the sum of the masks that the clients in `seeds` added for a set of helpers, packed."""
     total: Vector = np.zeros(parameters.dim, np.uint32)
     streams = [mask_stream(suite, parameters, u, rank, seed) for u, seed in seeds.items()]
     suite.prg.add_masks(total, streams, [], parameters.bits, threads=threads)
@@ -199,18 +203,18 @@ def digest_value(parameters: AssistedParameters, rank: int, masks: bytes | memor
 
 
 def header_statement(encoded: bytes) -> bytes:
-    """Return a client's statement: this header has the digests of my contribution."""
+    """Return the statement that a client signs: this header has the digests of my contribution."""
     return _statement(b"assisted-header", encoded)
 
 
 def epoch_key_statement(run: bytes, key: EpochKey) -> bytes:
-    """Return a helper's statement: this is my only key for these rounds of the run."""
+    """Return the statement that a helper signs: this is my only key for these rounds of the run."""
     numbers = (key.epoch, key.first, key.last, key.not_after)
     return _statement(b"assisted-epoch", run, *(number.to_bytes(8, "big") for number in numbers), key.key)
 
 
 def survivors_statement(parameters: AssistedParameters, headers: Iterable[bytes]) -> bytes:
-    """Return a helper's statement: this is U3, given by the digests of its members' headers in the order of ids."""
+    """Return the statement that a helper signs: this is U3; `headers` are digests of its members' headers, by id."""
     digests = list(headers)
     run, index = parameters.round[:RUN_BYTES], parameters.round[RUN_BYTES:]
     count = len(digests).to_bytes(8, "big")

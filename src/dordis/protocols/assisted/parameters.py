@@ -1,4 +1,7 @@
-"""The parameters of an assisted round: the helpers with their keys, and the rules for their number."""
+"""The parameters that an assisted round adds to those of all protocols: helpers, their keys, and how many may collude.
+
+The checks refuse parameters with which a round would not be secure, or could not be completed.
+"""
 
 from collections.abc import Collection
 from functools import cached_property
@@ -17,7 +20,7 @@ from dordis.protocols.parameters import Assistance, Parameters, extend
 from dordis.protocols.summing import Roster
 
 MOST_SETS = 64
-"""Largest number of helper sets, C(m, f): for each set a client draws a seed and a mask as long as its update."""
+"""Largest number of helper sets, C(m, f) for m helpers of which f may collude: a client adds a mask for each set."""
 MOST_EXACT = 64
 """Largest dropout tolerance T with the scheme `exact`: helpers reveal up to T pieces of seeds for every client."""
 STRATEGIES = frozenset({"xnoise", "orig", "none"})
@@ -28,13 +31,13 @@ Signature = Annotated[bytes, Meta(max_length=LONGEST_SIGNATURE)]
 
 
 class EpochKey(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A helper's public key for the rounds `first` to `last` of a run, signed under the helper's registered key."""
+    """A helper's public key for the rounds `first` to `last` of a run, signed with the helper's registered key."""
 
     epoch: int
     first: int
     last: int
     not_after: int
-    """Seconds since 1970 at which the private half is erased in any case."""
+    """When the helper erases the private key at the latest, in seconds since 1970."""
     key: bytes
     signature: Signature
 
@@ -46,7 +49,7 @@ class EpochKeys(Message, frozen=True):
 
 
 class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
-    """The common part of the parameters, and the helpers H with their keys for this round.
+    """The parameters that all protocols have, and `helpers`, the helpers H by id, with their keys for this round.
 
     A helper with the key None cannot take part.  At most `faulty` helpers, f, collude with the server and T_C clients.
     `can_abort` permits fewer than 3 f + 1 helpers in the malicious mode; then f helpers, or even one, can stop a round.
@@ -82,17 +85,17 @@ class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
     @cached_property
     def sets(self) -> tuple[tuple[ClientId, ...], ...]:
-        """Return all sets of m - f of the m helpers, in lexicographic order; one or more have no colluding helper."""
+        """Return all sets of m - f of the m helpers, in lexicographic order; at least one set has no colluder."""
         return tuple(combinations(self.members, len(self.helpers) - self.faulty))
 
     @cached_property
     def ranks(self) -> dict[ClientId, tuple[int, ...]]:
-        """Return for each helper the ranks, the indices in `sets`, of the sets that the helper is in."""
+        """Return for each helper the sets that the helper is in, by their ranks: their indices in `sets`."""
         return {h: tuple(rank for rank, members in enumerate(self.sets) if h in members) for h in self.members}
 
     @property
     def voices(self) -> int:
-        """Return how many members of a set must give the same value (mask sum and noise pieces).
+        """Return how many members of a set of helpers must give the same value, so that the server accepts it.
 
         In the malicious mode this is f + 1, or all members if the set is smaller; in the semi-honest mode it is one.
         """
@@ -103,7 +106,7 @@ class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
         return Assistance(tuple(map(int, self.members)), self.faulty, self.no_base)
 
     def due(self, chunk: int, survivors: Collection[ClientId]) -> Due:
-        """Return for each client the noise components to remove; all chunks remove components of the same clients."""
+        """Return for each survivor the noise components to remove; in all chunks they belong to the same clients."""
         return self.plans[chunk].due_components(survivors, removal_context(self.round, 0, self.digest))
 
     def check_own(self) -> None:
@@ -146,14 +149,14 @@ def check_keys_present(parameters: AssistedParameters) -> None:
 
 
 def check_keys_cover(parameters: AssistedParameters) -> None:
-    """Raise ParametersRefused if a key is not for this round's index."""
+    """Raise ParametersRefused if a helper's key is not for this round."""
     for h, key in parameters.helpers.items():
         if key is not None and not 0 <= key.first <= parameters.index <= key.last:
             raise ParametersRefused(f"the key of helper {h} is not for round {parameters.index}")
 
 
 def check_keys_repeated(parameters: AssistedParameters) -> None:
-    """Raise ParametersRefused if two helpers have the same key: a helper that copied it lacks its private half."""
+    """Raise ParametersRefused if two helpers have the same public key: one copied it, and cannot open boxes."""
     keys = [key.key for key in parameters.helpers.values() if key is not None]
     if len(set(keys)) != len(keys):
         raise ParametersRefused("two helpers have the same key")
@@ -192,7 +195,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def agree_with_helpers(options: Options, common: Parameters, roster: Roster) -> AssistedParameters:
-    """Return unchecked parameters: the common part, the helpers with their keys for this round, and the options."""
+    """Return the parameters of a round, unchecked: `common`, the helpers with their keys, and the options."""
     helpers = {int(h): _key_for(common.index, reply) for h, reply in sorted(roster.introductions.items())}
     return extend(
         common,

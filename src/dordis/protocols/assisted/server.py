@@ -1,8 +1,8 @@
 """The assisted server: it takes contributions, and has helpers open boxes, agree on U3 (survivors), reveal mask sums.
 
-For each set of m - f helpers every client has a mask; the members of the set reveal the sum of these masks.  The server
-holds one vector, the sum so far.  A stored contribution is read again only if its client is not in U3: then the
-contribution is subtracted from the sum.
+For each set of m - f of the m helpers every client adds a mask; the members of the set reveal the sum of these masks.
+The server holds one vector, the sum so far.  It reads a stored contribution again only if the client is not in U3, to
+subtract the contribution from the sum.
 """
 
 import hashlib
@@ -46,7 +46,10 @@ PIECE = 1 << 20
 
 
 class AssistedSetup(SummingSetup):
-    """The server's whole round, from open call to sum; `standing` has the complaints of this and earlier rounds."""
+    """The server's whole round, from the call for contributions to the sum, because all chunks share these steps.
+
+    `standing` has the complaints of this round and of the run's earlier rounds.
+    """
 
     def __init__(self, parameters: AssistedParameters, registry: Mapping[ClientId, bytes], suite: Suite) -> None:
         self.parameters, self.suite = parameters, suite
@@ -86,7 +89,7 @@ class AssistedSetup(SummingSetup):
         check_arrived(self.parameters, SendContribution.__name__, self.contributions)
 
     def check(self, u: ClientId, reply: Message) -> None:
-        """Raise if a contribution is malformed or not signed, or if its client was not selected or is left out."""
+        """Raise if a contribution is malformed or not signed, or if its client was not selected or is `left_out`."""
         reply, parameters = of_kind(SignedContribution, reply), self.parameters
         check_not_left_out(self.standing, u)
         header = checks.read_header(parameters, u, reply.header)
@@ -97,7 +100,7 @@ class AssistedSetup(SummingSetup):
             checks.check_box_digest(parameters, header, h, box)
 
     def _split_boxes(self, reply: SignedContribution) -> dict[ClientId, bytes]:
-        """Return the boxes by helper; all have the same length, because all hold the same number of seeds."""
+        """Return the boxes of a contribution by helper; they are equally long: every helper is in as many sets."""
         present = self.parameters.present
         size, rest = divmod(len(reply.boxes), len(present))
         if rest:
@@ -106,11 +109,11 @@ class AssistedSetup(SummingSetup):
 
     @property
     def _colluders(self) -> int:
-        """Return L, the largest number of colluding clients in all rounds of the run; complaints are judged by it."""
+        """Return L, the largest number of clients that may collude in a run: the limit for complaints of one helper."""
         return self.parameters.colluders if self.run_colluders is None else self.run_colluders
 
     def open_boxes(self) -> Flow:
-        """Have every helper open its boxes; subtract the contributions of clients that complaints leave out."""
+        """Have every helper open its boxes, and fix U3; subtract the contributions of clients that are not in U3."""
         live = {h for h in self.parameters.present if h not in self.standing.helpers}
         edges: set[tuple[int, int]] = set()
         for clients in self._pieces():
@@ -131,7 +134,7 @@ class AssistedSetup(SummingSetup):
         self.u3 = u3
 
     def _pieces(self) -> Iterator[list[ClientId]]:
-        """Yield the contributing clients in batches that fit a request."""
+        """Yield the contributing clients in groups; the boxes and headers of a group fit one request to a helper."""
         clients: list[ClientId] = []
         size = 0
         for u, reply in self.contributions.items():
@@ -148,14 +151,13 @@ class AssistedSetup(SummingSetup):
         return {int(u): Entry(came[u].header, came[u].signature, self._split_boxes(came[u])[h]) for u in clients}
 
     def _subtract(self, u: ClientId) -> None:
-        """Subtract a contribution from the sum."""
         if self._call is None:
             return
         vector = of_kind(SignedContribution, self._call.read_again(u)).vector
         self.total -= unpack(vector, self.parameters.bits, self.parameters.dim)
 
     def agree(self) -> Flow:
-        """In the malicious mode: collect the signatures of all live helpers on U3; only signers are asked to reveal."""
+        """In the malicious mode: collect the helpers' signatures on U3; only helpers that sign are asked for sums."""
         if not self.parameters.is_malicious:
             return
         request = AgreeOnSurvivors(self.parameters.round, pack_words(self.u3))
@@ -172,9 +174,10 @@ class AssistedSetup(SummingSetup):
         return reply.signature
 
     def reveal(self) -> Flow:
-        """Ask helpers for mask sum and noise pieces of each set, until enough members of the set gave the same value.
+        """Ask helpers for the value of each set, until enough members of the set gave the same value.
 
-        Raise Unconfirmed if too few members of some set gave the same value.
+        A value is the sum of the masks for the set, and the set's pieces of the noise seeds to be released.  Raise
+        Unconfirmed if too few members of some set gave the same value.
         """
         parameters, survivors = self.parameters, pack_words(self.u3)
         live, needed = set(self.live), parameters.voices
@@ -241,14 +244,14 @@ class AssistedSetup(SummingSetup):
             voices.silent.add(h)
 
     def _check_confirmed(self) -> None:
-        """Evict helpers that lied; raise Unconfirmed if too few helpers of a set gave the same value."""
+        """Evict helpers that lied; raise Unconfirmed if too few members of a set gave the same value."""
         liars = {int(h) for voices in self.sets for h in voices.liars}
         self.standing = self.standing.with_liars(liars, self.parameters.faulty, self._colluders)
         for voices in self.sets:
             check_confirmed(voices)
 
     def unmask(self) -> Flow | None:
-        """Subtract the mask sums from the sum, and compute the seeds of the noise to be removed, by joining pieces."""
+        """Subtract the mask sums from the sum, and compute the seeds of the noise to be removed from their pieces."""
         parameters, due = self.parameters, due_pieces(self.parameters, self.u3)
         values = [voices.value for voices in self.sets]
         pieces = [value.pieces for value in values if value is not None]
@@ -262,7 +265,7 @@ class AssistedSetup(SummingSetup):
 
 
 def check_not_left_out(standing: Complaints, client: ClientId) -> None:
-    """Raise MalformedMessage if the client is proved wrong or has an unresolved complaint: it would not be in U3."""
+    """Raise MalformedMessage if the client was evicted or has an unresolved complaint: it would not be in U3."""
     if client in standing.left_out:
         raise MalformedMessage(f"client {client} is left out of this run: a helper found its box unusable")
 
@@ -284,7 +287,7 @@ def check_confirmed(voices: SetVoices) -> None:
 
 
 def _read_names(h: ClientId, reply: BoxesOpened, asked: frozenset[ClientId]) -> frozenset[ClientId] | None:
-    """Return the clients that helper h names, or None if h has no key; raise if h names clients not in `asked`."""
+    """Return the clients about which helper h complains, or None if h lacks its key; raise if one is not in `asked`."""
     named = frozenset(map(ClientId, unpack_words(reply.named)))
     if not named <= asked:
         raise MalformedMessage(f"helper {h} names clients that it was not asked about")
@@ -304,11 +307,11 @@ class AssistedChunk(SummingChunk):
 
     @property
     def workflow(self) -> Sequence[Step]:
-        """Return nothing: the set-up has the sum of all chunks."""
+        """Return no steps: the set-up has computed the sum of all chunks."""
         return ()
 
     def output(self) -> ChunkSum:
-        """Return the chunk's slice of the sum, and the noise seeds released for the chunk."""
+        """Return the chunk's part of the sum, and the noise seeds released for the chunk."""
         total = np.array(self.setup.total[self.setup.parameters.chunks[self.chunk]])
         return ChunkSum(total, self.u3, self.setup.released.get(self.chunk, {}), self.setup.named)
 

@@ -1,7 +1,4 @@
-"""Checks of requests, which clients call, and of replies, which the server calls.
-
-Each check is a function, so that tests can disable it.
-"""
+"""Checks that clients make of requests, and the server of replies; each is a function, so that tests can disable it."""
 
 from collections.abc import Collection, Iterable, Mapping, Set
 from itertools import chain

@@ -80,7 +80,6 @@ class ChunkServer(SummingChunk):
 
     @property
     def _known_liars(self) -> frozenset[ClientId]:
-        """Return the clients that provably lied so far."""
         return frozenset(self._setup.liars)
 
     def _collect(
@@ -245,10 +244,7 @@ class ChunkServer(SummingChunk):
         self._recover_secrets(owing, replies)
 
     def _recover_secrets(self, owing: Mapping[ClientId, tuple[int, ...]], replies: Replies) -> None:
-        """Rebuild secrets from the shares in `replies`; `owing` has the indices of the secrets to rebuild, by dealer.
-
-        A secret that cannot be rebuilt is not released.
-        """
+        """Rebuild the secrets in `owing` from the shares in `replies`; secrets that cannot be rebuilt stay missing."""
         held = self._collect(self.u5, NoiseShares, replies, partial(self._checked_shares, owing=owing))
 
         def is_right(u: ClientId, place: int, secret: bytes) -> bool:

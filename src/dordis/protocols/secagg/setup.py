@@ -105,10 +105,7 @@ class SetupServer(SummingSetup):
         return reply
 
     def deliver_shares(self) -> Flow:
-        """End of stage 1: send each client in U2 the shares that are for it, encrypted, and their hashes.
-
-        If a client accuses another of unusable shares, the round fails with the error Unrecoverable.
-        """
+        """End of stage 1: send each client in U2 its encrypted shares; raise Unrecoverable if one accuses another."""
         u2 = self.shares
         members = self.parameters.pack(u2)
         replies = yield {v: DeliverShares(members, self._addressed_to(v)) for v in u2}
