@@ -55,9 +55,9 @@ def _compose(paid: PaidCosts) -> float:
 
 
 class SpendingCourse:
-    """For every completed round: what the client with the largest spending had paid by then, and the delta left.
+    """For every completed round, the costs that the client with the largest spending had paid, and the delta left.
 
-    The delta left is the budget's delta minus `Account.failure` at that time.
+    The delta left is the budget's delta minus the chance that a round so far was insecure (`Account.failure`).
     """
 
     def __init__(self) -> None:
@@ -66,13 +66,13 @@ class SpendingCourse:
         """By round index: an array of pairs (number of a cost in `_places`, times it was paid), and the delta left."""
 
     def add(self, index: int, paid: PaidCosts, delta: float) -> None:
-        """Store the state after a completed round."""
+        """Store, for a completed round, the costs paid by the client with the largest spending, and the delta left."""
         places = self._places
         pairs = ((places.setdefault(cost, len(places)), times) for cost, times in paid)
         self._after[index] = array("L", (number for pair in pairs for number in pair)), delta
 
     def after(self, index: int) -> tuple[PaidCosts, float]:
-        """Return the costs and the delta left after a completed round."""
+        """Return the costs that the client with the largest spending had paid after a round, and the delta left."""
         (numbers, delta), costs = self._after[index], list(self._places)
         return frozenset((costs[place], times) for place, times in zip(numbers[::2], numbers[1::2], strict=True)), delta
 
@@ -82,15 +82,15 @@ class SpendingCourse:
 
 
 class Account:
-    """The spending of every client of a run; an invalid ledger entry raises `InputError` and changes nothing."""
+    """The spending of every client of a run; an invalid ledger entry raises InputError, and changes nothing."""
 
     def __init__(self, run: bytes, budget: Budget) -> None:
         self.run, self.budget = run, budget
         self.rounds = ChargedRounds()
         self._counted: dict[int, tuple[OwnerCharge, set[int]]] = {}
-        """By round index: the cost that owners may have counted, and the clients; open arrival adds clients later."""
+        """By round index: the cost that owners may have counted, and their clients; open arrival adds clients later."""
         self._completed_charges: dict[int, bytes] = {}
-        """By round index: the owner charge of a completed round, encoded to save memory."""
+        """By round index: the `OwnerCharge` of a completed round, encoded to save memory."""
         self.runs: dict[bytes, RunCharge] = {}
         """Other runs over the same data, charged as a whole to every client."""
         self.predecessor: Account | None = None
@@ -105,7 +105,7 @@ class Account:
         self._spent: dict[int, Counter[ReleaseCost]] = defaultdict(Counter)
 
     def start_successor(self, run: bytes, budget: Budget) -> "Account":
-        """Return the account of a successor run, which continues the spending; this account does not change."""
+        """Return the account of a successor run, in which the spending so far counts; this account does not change."""
         if run in (earlier.run for earlier in self.lineage()):
             raise InputError("a run does not succeed itself")
         if self.budget.paper or budget.paper:
@@ -128,7 +128,7 @@ class Account:
             account = account.predecessor
 
     def owner_charges(self) -> "dict[tuple[bytes, int], OwnerCharge]":
-        """Return the costs that owners may have counted in this run and its predecessors, by run and index."""
+        """Return the costs that owners may have counted in this run and its predecessors, by run id and round index."""
         charges = {}
         for account in self.lineage():
             for index in account.used_indices:
@@ -150,7 +150,7 @@ class Account:
         return self.rounds[index].charge.owner_charge
 
     def check_countable(self, index: int, charge: OwnerCharge) -> None:
-        """Raise InputError unless the owners of these clients may count this cost for a round.
+        """Raise InputError if `charge`, a cost that owners will count, is invalid, or if the round is charged already.
 
         A round that was counted, but not charged, may get further clients at the same cost.
         """
@@ -164,13 +164,16 @@ class Account:
             raise InputError("the cost of a round is a number above 0")
 
     def count(self, index: int, charge: OwnerCharge) -> None:
-        """Store the costs that owners may have counted for a round."""
+        """Store the cost that owners of some clients are about to count for a round."""
         self.check_countable(index, charge)
         self._counted.setdefault(index, (charge, set()))[1].update(charge.clients)
         self.refused = None
 
     def check_reservable(self, charge: Charge) -> None:
-        """Raise InputError if a charge is inconsistent, lacks a counted client, or has the index of a charged round."""
+        """Raise InputError if a charge is invalid, or its round is charged already, or it lacks a client.
+
+        Every client whose owner may have counted the round must be in the charge.
+        """
         check_charge(charge)
         _, counted = self._counted.get(charge.index, (None, set[int]()))
         if not counted <= set(charge.clients):
@@ -180,7 +183,7 @@ class Account:
         self.check_event(charge)
 
     def check_event(self, charge: Charge) -> None:
-        """With records as the unit, raise InputError if a round is not a planned event, or costs more than an event."""
+        """Raise InputError if records are the unit and a round is not a planned event, or costs more than one."""
         planned = self.budget.records
         if planned is None:
             return
@@ -199,7 +202,7 @@ class Account:
         self._add(charge.clients, charge.costs(), 1)
 
     def check_refusable(self, charge: Charge) -> None:
-        """Raise InputError unless a charge is consistent, its round is not charged, and it exceeds the budget."""
+        """Raise InputError unless a charge is valid (`check_reservable`) and exceeds the budget."""
         self.check_reservable(charge)
         try:
             self.check_budget(charge)
@@ -216,7 +219,7 @@ class Account:
         self.refused = charge
 
     def check_completable(self, index: int, outcomes: Sequence[ChunkOutcome]) -> None:
-        """Raise InputError unless a round is reserved, and its chunks' outcomes follow from plan and survivors."""
+        """Raise InputError unless a round is reserved, and its outcomes follow from noise plan and survivors."""
         charge = self.check_open(index).charge
         if len(outcomes) != len(charge.variances):
             raise InputError(f"round {index} has {len(charge.variances)} chunks, not {len(outcomes)}")
@@ -239,16 +242,16 @@ class Account:
             self.course.add(index, self._paid(self._leader), self.budget.delta - float(self.failure()))
 
     def _complete_owner_charge(self, index: int, charge: OwnerCharge) -> None:
-        """Store the owner charge of a completed round, unless owners have counted another cost or other clients."""
+        """Store `charge`, what owners may count for a completed round, unless they may have counted something else."""
         if index in self._counted and self._owner_charge(index) != charge:
             return
         self._counted.pop(index, None)
         self._completed_charges[index] = msgspec.msgpack.encode(charge)
 
     def check_run_chargeable(self, run: bytes, charge: RunCharge) -> None:
-        """Raise InputError if the charge of a run is invalid, or larger than its earlier charge.
+        """Raise InputError if the charge of a whole run is invalid, or larger than the earlier charge of this run.
 
-        Raise DataBudgetExceeded if a new run takes a client beyond the budget.
+        Raise DataBudgetExceeded if the run has no earlier charge and takes a client beyond the budget.
         """
         if not 0 < charge.theta_squared < math.inf or not 0 <= charge.failure < 1:
             raise InputError("a run is charged at a theta^2 above 0, and a chance of failure in [0, 1)")
@@ -261,17 +264,17 @@ class Account:
             raise InputError(f"run {run.hex()[:16]} is in the ledger already, at a smaller cost")
 
     def charge_run(self, run: bytes, charge: RunCharge) -> None:
-        """Charge a whole run to every client, or replace its charge by a smaller one."""
+        """Charge another run, as a whole, to every client; a smaller charge replaces an earlier one."""
         self.check_run_chargeable(run, charge)
         self.runs[run], self.refused = charge, None
 
     def compose(self, paid: PaidCosts, delta: float) -> float:
-        """Return the epsilon of costs at `delta`, by the run's kind of accounting; infinity if `delta` is at most 0."""
+        """Return the epsilon of paid costs at `delta`, by the accounting of this run; infinity if `delta` <= 0."""
         orders = accounting.PAPER_ORDERS if self.budget.paper else None
         return accounting.epsilon_spent(paid, delta, orders) if delta > 0 else math.inf
 
     def epsilon_with_run(self, more: RunCharge | None = None) -> float:
-        """Return the largest epsilon spent by a client; if a run `more` is given, after all clients paid for it."""
+        """Return the largest epsilon spent by a client, including the cost of the whole run `more` if that is given."""
         if self.budget.records is not None:
             return self.epsilon_of_records() if self.clients() else 0.0
         left = self.budget.delta - float(self.failure() + (more.failure if more else 0))
@@ -293,14 +296,14 @@ class Account:
         return self.compose(*self.course.after(index))
 
     def check_open(self, index: int) -> LedgerRound:
-        """Return a reserved round by index; raise InputError if it is completed or not in the ledger."""
+        """Return the reserved round with this index; raise InputError if it is completed or not in the ledger."""
         known = self.rounds.get(index)
         if known is None or known.state != "reserved":
             raise InputError(f"round {index} is {known.state if known else 'not'} in the ledger, and so not open")
         return known
 
     def epsilon(self, client: int, more: Charge | None = None) -> float:
-        """Return the epsilon spent by a client, after the round `more` if given; infinity if no delta is left."""
+        """Return the epsilon spent by a client, including the round `more` if given; infinity if no delta is left."""
         if self.budget.records is not None:
             return self.epsilon_of_records()
         return self.compose(self._paid(client, more), self.budget.delta - float(self.failure(more)))
@@ -314,9 +317,9 @@ class Account:
         return record_accounting.epsilon(planned, left) if left > 0 else math.inf
 
     def failure(self, more: Charge | None = None) -> Fraction:
-        """Return a bound on the chance that any round so far, or `more`, has an insecure graph or too many colluders.
+        """Return a bound on the chance that a round so far, or `more`, has an insecure graph or too many colluders.
 
-        Round indices that were skipped count too, because the server could choose which indices to use.
+        Skipped round indices count too, because the server could choose which indices to use.
         """
         indices, likeliest = self._indices_with(more)
         earlier = (account._indices * account._likeliest for account in self.lineage() if account is not self)
@@ -324,31 +327,31 @@ class Account:
         return indices * likeliest + sum(earlier, Fraction(0)) + runs
 
     def _indices_with(self, more: Charge | None) -> tuple[int, Fraction]:
-        """Return the number of round indices so far, `more` included, and the largest chance of failure of a round."""
+        """Return the number of round indices so far, and the largest `failure` of a round; `more` is included."""
         if more is None:
             return self._indices, self._likeliest
         return max(self._indices, more.index + 1), max(self._likeliest, more.failure)
 
     def costs(self, client: int, more: Charge | None = None) -> Counter[ReleaseCost]:
-        """Return the costs that a client has paid, after the round `more` if given."""
+        """Return the costs that a client has paid, including those of the round `more` if given."""
         return Counter(dict(self._paid(client, more)))
 
     def _paid(self, client: int, more: Charge | None = None) -> PaidCosts:
-        """Return the costs of a client as a hashable value, so that equal costs of many clients are composed once."""
+        """Return what `costs` returns, as a hashable value, so that equal costs of many clients are composed once."""
         return self._with_runs(self._own_costs(client), more.reserved_costs if more else ())
 
     def _own_costs(self, client: int) -> PaidCosts:
-        """Return the costs of the rounds of this run and its predecessors that a client has paid for."""
+        """Return a client's costs of rounds of this run and its predecessors, without runs charged as a whole."""
         payer = _EVERYBODY if self.budget.paper else client
         return frozenset(item for item in self._spent.get(payer, {}).items() if item[1])
 
     def _with_runs(self, own: PaidCosts, more: Iterable[ReleaseCost]) -> PaidCosts:
-        """Return a client's costs of rounds together with the costs of whole runs over the same data and `more`."""
+        """Return the costs `own` of a client, with `more` and the costs of whole runs over the same data added."""
         added = Counter([*more, *(charge.cost for charge in self.runs.values())])
         return frozenset((Counter(dict(own)) + added).items()) if added else own
 
     def worst_client(self, clients: Iterable[int], more: Charge | None = None) -> int | None:
-        """Return the client with the largest spending, after the round `more` if given; None if `clients` is empty."""
+        """Return the client with the largest spending, including the round `more` if given; None if there are none."""
         own = {u: self._own_costs(u) for u in clients}
         added = more.reserved_costs if more else ()
         totals = {one: _compose(self._with_runs(one, added)) for one in set(own.values())}
@@ -359,7 +362,7 @@ class Account:
 
     @property
     def is_gaussian(self) -> bool:
-        """Tell whether all charges can be composed as Gaussian noise, by theta^2."""
+        """Tell whether all costs are composed by adding their theta^2, as costs of Gaussian noise are."""
         return not self.budget.paper and all(_compose(one) < math.inf for one in set(map(self._paid, self._spent)))
 
     def clients(self) -> list[int]:
@@ -369,8 +372,8 @@ class Account:
     def check_budget(self, charge: Charge) -> None:
         """Raise BudgetExceeded if a round would take one of its clients beyond the budget.
 
-        The cost is computed for the least noise with which the round can end.  For a chunk whose number of dropouts is
-        known (`Charge.dropped`) this is the noise after these dropouts, for other chunks after up to T dropouts.
+        The cost is that of the least noise with which the round can end.  For a chunk whose number of dropouts is known
+        (`Charge.dropped`) this is the noise after these dropouts, for other chunks the least after up to T dropouts.
         """
         if self.budget.epsilon is None:
             return
@@ -379,7 +382,7 @@ class Account:
             raise BudgetExceeded(worst, epsilon, self.budget.epsilon)
 
     def is_beyond_budget(self, charge: Charge) -> bool:
-        """Tell whether a round exceeds the budget even if its own chance of failure is not taken off delta."""
+        """Tell whether a round exceeds the budget by its cost alone: its `failure` is not subtracted from delta."""
         if self.budget.records is not None:
             return False
         left = self.budget.delta - float(self.failure())

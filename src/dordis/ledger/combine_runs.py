@@ -53,12 +53,12 @@ class LedgerPart:
 
     @property
     def worst_costs(self) -> Costs:
-        """Return the costs of the client that has spent most, or the cost of the stated epsilon if that is larger."""
+        """Return the costs of the client that has spent most; if the stated epsilon is larger, return its cost."""
         client = self.account.worst_client(self.account.clients())
         return self.costs(NOBODY if client is None else client)
 
     def costs(self, client: int) -> Costs:
-        """Return the costs of a client or, if this part states more than it spent, the cost of the stated epsilon."""
+        """Return the costs of a client; if the stated epsilon exceeds the epsilon spent, return its cost instead."""
         return self.account.costs(client) if self.stated.is_spent else self._stated_costs
 
     @cached_property
@@ -73,13 +73,16 @@ class LedgerPart:
 
     @property
     def how(self) -> str:
-        """Return a clause for the table: how clients of this part are matched with clients of other parts."""
+        """Return a clause that says how clients of this part are matched with clients of other parts."""
         return "known by their keys" if self.keys else "the worst stands for all"
 
 
 @dataclass(frozen=True)
 class CombinedEpsilon:
-    """The largest epsilon of a client over all parts, at `delta`; `parts` lacks runs that another part includes."""
+    """The largest epsilon of a client over all parts together, at `delta`.
+
+    `parts` has the runs and ledgers that were combined; a run that another part includes is left out.
+    """
 
     epsilon: float
     delta: float
@@ -87,10 +90,10 @@ class CombinedEpsilon:
 
 
 def combined_epsilon(paths: Sequence[Path], delta: float | None = None) -> CombinedEpsilon:
-    """Return the combined epsilon of runs and ledgers at `delta`, by default the smallest delta of the parts.
+    """Return the combined epsilon of the runs and ledgers at `paths`, at `delta`: by default their smallest delta.
 
-    A run that another part includes, as a predecessor or as a whole run, is counted once.  Raise InputError if the
-    parts cannot be combined.
+    A run that another one includes, as a predecessor or as a run charged as a whole, is counted once.  Raise InputError
+    if the runs and ledgers cannot be combined.
     """
     if not paths:
         raise InputError("name the runs or ledgers to combine")
@@ -141,7 +144,7 @@ def read_part(path: Path) -> LedgerPart:
 
 
 def registered_keys(path: Path, root: str, account: Account) -> dict[int, str]:
-    """Return the signing keys, in hex, of a run's clients by id; empty without a registry that has all clients."""
+    """Return the signing keys, in hex, of a run's clients by id; empty unless a stored registry has them all."""
     if not (path / REGISTRY).is_file():
         return {}
     registry = Registry.load(path / REGISTRY)
@@ -157,10 +160,9 @@ def check_root(path: Path, registry: Registry, root: str) -> None:
 
 
 def check_gaussian(part: LedgerPart) -> None:
-    """Raise InputError if the charges of a run cannot be composed as Gaussian noise.
+    """Raise InputError if a run has costs other than theta^2, so that no Gaussian release can stand for its rounds.
 
-    This is called for a run that states more than it spent.  In the combination one Gaussian release takes the place of
-    the run's rounds.
+    This is checked if the stated epsilon of a run exceeds the epsilon spent.
     """
     if not part.account.is_gaussian:
         raise InputError(
@@ -178,7 +180,7 @@ def check_once(parts: Sequence[LedgerPart]) -> None:
 
 
 def without_covered(parts: Sequence[LedgerPart]) -> tuple[LedgerPart, ...]:
-    """Return the parts except runs whose cost another part includes, as a predecessor or as a whole run."""
+    """Return the parts without runs whose cost another part includes, as a predecessor or as a whole run."""
     lines = [{account.run for account in part.account.lineage()} | part.account.runs.keys() for part in parts]
     covered = {run for part, line in zip(parts, lines, strict=True) for run in line - {part.account.run}}
     return tuple(part for part in parts if part.account.run not in covered)
@@ -204,9 +206,9 @@ def open_data_ledger(path: str | Path, delta: float, budget: float | None) -> Le
 
 
 def find_data_ledger(run: Path) -> Path | None:
-    """Return the path of the data set's ledger that charges a run; None if no ledger of a data set charges the run.
+    """Return the path of the ledger of a data set to which the run at `run` is charged; None if it is charged to none.
 
-    Raise InputError if the file at this path is missing.
+    Raise InputError if the ledger is missing.
     """
     try:
         path = Path((run / DATA_LEDGER).read_text(encoding="utf-8").strip())
@@ -240,9 +242,9 @@ class PlannedRun:
         failure: float,
         predecessor: Path | None = None,
     ) -> "PlannedRun":
-        """Return the planned charge of a run; raise `BudgetExceeded` if the ledger's budget does not cover it.
+        """Return the planned charge of a run in the ledger at `path`; raise BudgetExceeded if its budget is too small.
 
-        If the ledger is missing, it is created with the epsilon `limit` as its budget.  `budget` is the budget of the
+        If this ledger is missing, it is created with the epsilon `limit` as its budget.  `budget` is the budget of the
         run.  Raise InputError if the run's budget has the epsilon None: then no spending would stop the run.
         """
         if budget.epsilon is None:
@@ -269,14 +271,14 @@ class PlannedRun:
         return cls(Ledger.open(path), charged[own.run], before)
 
     def start(self, run: bytes, path: Path) -> None:
-        """Charge the run at its planned epsilon, and write the path of the ledger into the run's directory."""
+        """Charge the run at its planned epsilon, and write the ledger's path into `path`, the run's directory."""
         self.ledger.charge_run(run, self.charge)
         write_atomically(path / DATA_LEDGER, f"{self.ledger.path.resolve()}\n".encode())
 
     def settle(self, run: bytes, path: Path) -> float:
-        """Lower the charge of an ended run to `LedgerPart.worst_costs`, if these are less; return the ledger's epsilon.
+        """Lower the charge of an ended run to its cost, if that is less; return the largest epsilon in the ledger.
 
-        So the run is charged what its worst client has spent, or its stated epsilon if that is larger.
+        The cost of the run is that of the client that spent most, or of the stated epsilon if that is larger.
         """
         part = read_part(path)
         spent = accounting.compose_costs((theta_squared(cost.event), times) for cost, times in part.worst_costs.items())
@@ -292,6 +294,6 @@ def _beyond(theta_squared: float, covered: float) -> float:
 
 
 def _theta_charged(ledger: Ledger, run: Path) -> float:
-    """Return the cost theta^2 that a ledger charges for a run and its predecessors."""
+    """Return the cost theta^2 at which the ledger of a data set charges the run at `run` and its predecessors."""
     charged = read_ledger(ledger.path)[0].runs
     return sum(charged[one.run].theta_squared for one in read_ledger(run / LEDGER)[0].lineage() if one.run in charged)

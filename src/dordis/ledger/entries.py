@@ -51,7 +51,7 @@ class ChunkOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def outcome_from_output(charge: Charge, outcome: ChunkOutput) -> ChunkOutcome:
-    """Return the outcome of a chunk from the protocol's output; raise InputError if a survivor is not in the round."""
+    """Return the outcome of a chunk from `outcome`, the protocol's output; raise InputError for unknown survivors."""
     survivors = {int(u) for u in outcome.survivors}
     if not survivors <= set(charge.clients):
         raise InputError(f"a survivor of round {charge.index} is not among its clients")
@@ -84,7 +84,7 @@ class RunCharge:
 
 
 class Opened(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="opened"):
-    """The first line: the run id, in `previous`, and the budget."""
+    """The first line of a ledger, with the run id in `previous`, and the run's budget."""
 
     previous: str
     delta: float
@@ -97,7 +97,7 @@ class Opened(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
 
 
 class Counted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="counted"):
-    """Clients are about to be asked for uploads; their owners may count this cost, even if the round then fails.
+    """A line written before a round's clients are asked for uploads: the cost that owners may count, even if it fails.
 
     `cost` is theta^2, the squared parameter of theta-GDP (docs/accounting.md), or None if owners count no cost.
     `distance` is the total variation distance between the noise that is drawn and the noise that is analysed.
@@ -111,21 +111,21 @@ class Counted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
 
 
 class Reserved(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="reserved"):
-    """A round is charged at the least noise with which it can end; no unmask request is sent before this line."""
+    """A line that charges a round, at the least noise with which it can end; unmask requests are sent after it."""
 
     previous: str
     charge: Charge
 
 
 class Refused(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="refused"):
-    """A round is refused because it would exceed the budget; if this is the last line, the budget ended the run."""
+    """A line that says that a round would exceed the budget; if it is the last line, the budget ended the run."""
 
     previous: str
     charge: Charge
 
 
 class Completed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="completed"):
-    """A round has an output; the outcomes of its chunks replace the reservation."""
+    """A line that says that a round has an output; the outcomes of its chunks replace its `Reserved` charge."""
 
     previous: str
     index: int
@@ -133,9 +133,9 @@ class Completed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fie
 
 
 class RunCharged(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="run"):
-    """Another run over the same data is charged as a whole to every client.
+    """A line that charges another run over the same data, as a whole, to every client.
 
-    A later line about that run replaces this line.
+    A later line about the same run replaces this line.
     """
 
     previous: str
@@ -146,7 +146,7 @@ class RunCharged(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
 
 
 class Succeeded(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="succeeded"):
-    """The run ends; its successor `run`, with other members and this budget, continues the spending of every client."""
+    """A line that ends a run: in its successor `run`, with this budget, the spending of every client still counts."""
 
     previous: str
     run: str
@@ -158,7 +158,7 @@ Entry = Opened | Counted | Reserved | Refused | Completed | RunCharged | Succeed
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """Return an entry as a line of the file, with the hash `check` of the rest of the line as its last field."""
+    """Return an entry as a line of the file, whose last field, `check`, is the hash of the rest of the line."""
     body = msgspec.json.encode(entry, enc_hook=write_fraction)[:-1]
     return b'%b,"check":"%b"}\n' % (body, hashlib.sha256(body).hexdigest().encode())
 
@@ -224,7 +224,7 @@ _DECODER = msgspec.msgpack.Decoder(LedgerRound, dec_hook=read_fraction)
 class ChargedRounds(MutableMapping[int, LedgerRound]):
     """Charged rounds by index; a completed round is stored in encoded form, and decoded at each look-up.
 
-    Servers run for months, and an encoded round takes a tenth of the memory of the decoded one with its caches.
+    Servers run for months, and encoded rounds take a tenth of the memory of decoded rounds with their caches.
     """
 
     def __init__(self) -> None:
@@ -257,7 +257,7 @@ class ChargedRounds(MutableMapping[int, LedgerRound]):
 
 
 def check_known_dropouts(charge: Charge, chunk: int, outcome: ChunkOutcome) -> None:
-    """Raise InputError if a chunk was charged for a known number of dropouts, and its outcome has another number."""
+    """Raise InputError if a chunk was charged with a known number of dropouts, and its outcome has another number."""
     lost = charge.largest - len(charge.clients) + len(outcome.dropped)
     if charge.dropped and charge.dropped[chunk] not in (None, lost):
         raise InputError(f"chunk {chunk} was charged for {charge.dropped[chunk]} dropouts and has {lost}")

@@ -1,4 +1,4 @@
-"""The privacy ledger of a run: it charges a round, on disk, before the server asks for anything that costs privacy.
+"""The privacy ledger of a run: the charge of a round is on disk before the server asks for a disclosure.
 
 Every line states the hash of the line before it, so that altered, moved or missing lines raise `LedgerDamaged`.  The
 file alone cannot show that its last lines are missing: keep a `head`, the hash of the last line at some time, and pass
@@ -48,10 +48,10 @@ _CHANGED = "the privacy ledger lost or changed lines since it was last read: res
 
 
 class Ledger:
-    """The ledger of a run: `reserve` charges a round before its first unmask request.
+    """The ledger of a run: `reserve` charges a round before its first unmask request, at the least possible noise.
 
-    When the round has an output, `complete` replaces this charge by the actual charge.  A round that never has an
-    output, for example because the server stopped, stays charged as it was reserved.
+    When the round has an output, `complete` replaces this charge by one for the actual noise.  A round that never has
+    an output, for example because the server stopped, stays charged as it was reserved.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -103,8 +103,8 @@ class Ledger:
     def check_budget(self, charge: Charge) -> None:
         """Raise `BudgetExceeded` if a round would take one of its clients beyond the budget.
 
-        The cost is computed for the least noise with which the round can end (`Account.check_budget`).  A round that is
-        in the ledger with the same charge is accepted.
+        The cost is computed for the least noise with which the round can end (`Account.check_budget`).  A round that
+        the ledger has charged already, with the same charge, is accepted.
         """
         with self._locked() as (account, _):
             known = account.rounds.get(charge.index)
@@ -114,8 +114,8 @@ class Ledger:
     def record_owner_charges(self, index: int, clients: Iterable[int], cost: RoundCost) -> None:
         """Record durably, before the first upload request, the cost that the owners of these clients may count.
 
-        With open arrival this method is called for every client that comes.  To be fast, it verifies only the last of
-        the lines that were read before, and newer lines.  `reserve` verifies all lines before the disclosure.
+        With open arrival this method is called for every client that comes.  To be fast, it verifies only new lines and
+        the line before them.  `reserve` verifies all lines before the disclosure.
         """
         known = None if cost.theta_squared == math.inf else cost.theta_squared
         charge = OwnerCharge(tuple(sorted(clients)), known, cost.distance)
@@ -176,7 +176,7 @@ class Ledger:
             return account.rounds.get(index)
 
     def owner_charges(self) -> dict[tuple[bytes, int], OwnerCharge]:
-        """Return the costs that owners may have counted in this run and its predecessors, by run and index."""
+        """Return the costs that owners may have counted in this run and its predecessors, by run id and round index."""
         with self._locked() as (account, _):
             return account.owner_charges()
 
@@ -196,15 +196,15 @@ class Ledger:
             return account.epsilon_with_run(), self._reader.head
 
     def stated(self, manifest: Manifest, recorded: int) -> StatedEpsilon:
-        """Return the stated epsilon of the run, given the number of its finished rounds, `recorded`."""
+        """Return the stated epsilon of the run; `recorded` is the number of its finished rounds on record."""
         with self._locked() as (account, _):
             return stated_epsilon(account, manifest, recorded)
 
     @contextmanager
     def _locked(self, *, whole: bool = True) -> Iterator[tuple[Account, LockedFile]]:
-        """Lock the file; yield the account of its lines and the file.
+        """Lock the file; yield the account that follows from its lines, and the file.
 
-        If `whole`, all lines are verified again; otherwise only the last of the lines read before, and all new lines.
+        If `whole`, all lines are verified again; otherwise only new lines and the line before them.
         """
         try:
             with self._file.locked() as file:
@@ -235,13 +235,13 @@ class _LedgerReader:
         return self.heads[-1]
 
     def read(self, data: bytes) -> Account:
-        """Apply the lines added since the last call, and return the account; old lines must be unchanged."""
+        """Apply the lines of `data` added since the last call, and return the account; raise if old lines changed."""
         if hashlib.sha256(data[: self._size]).digest() != self._hash.digest():
             raise LedgerDamaged(_CHANGED)
         return self._read_lines(data[self._size :])
 
     def read_new(self, file: LockedFile) -> Account:
-        """Apply the lines added since the last call and return the account; of earlier lines verify only the last.
+        """Apply the lines added since the last call, and return the account; of the lines before, verify only the last.
 
         The last line commits to all lines before it, because every line states the hash of the line before.
         """
@@ -336,7 +336,7 @@ def check_chained(entry: Entry, head: str, number: int) -> None:
 
 
 def check_run(account: Account, run: bytes | None) -> None:
-    """Raise LedgerDamaged if the ledger is of another run than the given one, or if a successor has taken it over."""
+    """Raise LedgerDamaged if `run` is given and the ledger is of another run, or a successor of `run` continues it."""
     if run is not None and account.predecessor is not None and account.predecessor.run == run:
         raise LedgerDamaged(
             f"this run was succeeded by the run {account.run.hex()[:16]}: continue that one; if the machine stopped "

@@ -1,9 +1,9 @@
-"""The receipt of a round: the evidence about it that server, clients and auditors keep.
+"""The receipt of a round: the evidence about the round that server, clients and auditors keep.
 
-It has the agreed parameters, the survivors with the quorum's signatures, the noise planned and charged, the epsilon
-spent so far, and the head of the privacy ledger, which is the hash of its last line after the round.  If the ledger no
-longer has this line, lines were removed.  Every receipt states the hash of the receipt before it, so that the last
-receipt commits to all.
+A receipt has the agreed parameters, the survivors with the quorum's signatures, the noise planned and charged, the
+epsilon spent so far, and the ledger's head: the hash of the ledger's last line after the round.  If the ledger no
+longer has this line, lines were removed or altered.  Every receipt states the hash of the receipt before it, so that
+the last receipt commits to all.
 """
 
 import hashlib
@@ -120,7 +120,7 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         write_atomically(directory / self.file_name, self.to_bytes())
 
     def agrees_with(self, charged: LedgerRound | None) -> bool:
-        """Tell whether the ledger's round has the same parameters, clients and dropouts; False if it is missing."""
+        """Tell whether the ledger's round has this receipt's parameters, clients and dropouts; False for None."""
         if charged is None or (charged.charge.parameters, charged.charge.clients) != (self.parameters, self.clients):
             return False
         everyone = set(self.clients)
@@ -128,7 +128,7 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return lost == [outcome.dropped for outcome in charged.outcomes]
 
     def matches_record(self, record: RoundRecord) -> bool:
-        """Tell whether the record of a round has the receipt's clients and numbers of survivors."""
+        """Tell whether the record of a round has this receipt's clients and numbers of survivors."""
         return (self.clients, tuple(map(len, self.survivors))) == (record.clients, record.survivors)
 
 
@@ -144,9 +144,9 @@ def read_receipt_files(directory: Path) -> dict[int, Receipt]:
 
 
 def last_digest(directory: Path, open_round: int | None = None) -> str:
-    """Return the hash of the last receipt in a directory, for the next receipt; FIRST if there is none.
+    """Return the hash of the last receipt in a directory, which the next receipt states; FIRST if there is none.
 
-    `open_round` is the index of an unfinished round that is resumed.  Its receipt, if present, is left out, because the
+    `open_round` is the index of an unfinished round that is resumed.  A receipt of this round is ignored, because the
     resumed round writes it again.  Raise LedgerDamaged if a receipt is damaged or has the wrong file name.
     """
     receipts = read_receipt_files(directory)

@@ -78,9 +78,8 @@ class NoisySum(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """One noisy sum over one or several chunks: its sensitivity, and the least noise variance of these chunks.
 
     `l2_squared` and `l1` are Delta2^2 and Delta1, the sensitivities in the norms L2 (squared) and L1, in integer units.
-    `variance` is the variance of the noise that counts for privacy.
-    `mechanism` is None for Skellam noise, the protocol's own.  `brought` says that each client's mechanism adds the
-    noise to the input before the protocol runs; then the variances in the protocol's outputs do not count this noise.
+    `variance` counts for privacy.  `mechanism` is None for Skellam noise, the protocol's own.  `brought` says that each
+    client's mechanism adds the noise before the protocol runs; the protocol's outputs do not count this noise.
     """
 
     l2_squared: int
@@ -97,9 +96,9 @@ class NoisySum(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         return self.mechanism or mechanism_name(DSkellam)
 
     def cost(self, variance: Fraction, samples: int) -> ReleaseCost:
-        """Return the cost of the sum if noise of this variance counts for privacy.
+        """Return the cost of the sum if noise of this variance, drawn in `samples` samples, counts for privacy.
 
-        The sampler's distance is charged for `samples` samples.  Raise InputError if the price list lacks the variance.
+        Each sample adds the sampler's total variation distance.  Raise InputError if the price list lacks the variance.
         """
         distance = samples * accounting.SAMPLE_DISTANCE
         if self.mechanism is None:
@@ -145,8 +144,9 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     ) -> "Charge":
         """Return the charge of a round from its parameters.
 
-        `releases` has each sum's sensitivity and chunks, by default the releases in the parameters.  A third party's
-        `mechanism` must be given; its price list is for the first sum, the update.
+        `releases` has each sum's sensitivity and chunks, by default those in the parameters.  A third party's
+        `mechanism` must be given; its price list is for the first sum, the update.  `draw_failure` bounds the chance
+        that more than T_C colluders are drawn.  With open arrival, `arrived` has the clients that came.
         """
         priced = priced_mechanism(parameters, mechanism)
         plans, sums = noise_plans(parameters, priced), releases or releases_of(parameters)
@@ -180,7 +180,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         return self.n_max or len(self.clients)
 
     def after_dropouts(self, dropped: Mapping[int, int]) -> "Charge":
-        """Return this charge with known dropouts: `dropped` has, by chunk, the number of dropouts where it is known."""
+        """Return this charge with the numbers of dropouts in `dropped`, by chunk; in other chunks they stay unknown."""
         known = tuple(dropped.get(chunk) for chunk in range(len(self.variances)))
         charge = msgspec.structs.replace(self, dropped=known)
         releases = (msgspec.structs.replace(one, variance=charge.least_variance(one.chunks)) for one in self.releases)
@@ -188,17 +188,17 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     @property
     def without_dropout(self) -> "Charge":
-        """Return this charge if no client drops out, which is the least cost of the round."""
+        """Return the charge that this round would have without dropout: its least cost."""
         return self.after_dropouts(dict.fromkeys(range(len(self.variances)), 0))
 
     def least_variance(self, chunks: Sequence[int]) -> Fraction:
-        """Return the least noise variance of these chunks, for the known number of dropouts or else for up to T."""
+        """Return the least noise variance of these chunks, after the known number of dropouts or else after up to T."""
         return min(
             counted_variance(self.plans[chunk], self.dropped[chunk] if self.dropped else None) for chunk in chunks
         )
 
     def costs(self, charged: Sequence[Fraction] | None = None) -> tuple[ReleaseCost, ...]:
-        """Return the cost of every release: at the variance `charged` for each chunk, or else at the least variance."""
+        """Return the cost of every release; `charged` has a noise variance for each chunk, by default the least."""
         components = len(self.plans[0].base) + len(self.plans[0].removable)
         costs = []
         for release in self.releases:
@@ -213,7 +213,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     @property
     def owner_charge(self) -> "OwnerCharge":
-        """Return the cost that the owners of all clients may count, for a round without a `Counted` line."""
+        """Return the largest cost that each client's owner may count for this round: that after up to T dropouts."""
         costs = msgspec.structs.replace(self, dropped=()).after_dropouts({}).costs()
         cost = accounting.compose_costs((theta_squared(one.event), 1) for one in costs)
         return OwnerCharge(self.clients, None if math.isinf(cost) else cost, math.fsum(one.distance for one in costs))
@@ -226,7 +226,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 @dataclass(frozen=True)
 class OwnerCharge:
-    """The largest cost theta^2 that the owners of `clients` may count for a round: `cost`, None if they count none.
+    """The largest theta^2, `cost`, that owners of `clients` may count for a round; None if they count no cost.
 
     `distance` is the total variation distance between the noise that is drawn and the noise that is analysed.
     """
@@ -261,7 +261,7 @@ def check_clients(clients: Sequence[int]) -> None:
 
 
 def check_dropped(charge: Charge) -> None:
-    """Raise InputError unless dropouts are given for every chunk or for none, at most the tolerance T in each."""
+    """Raise InputError unless `dropped` is empty or has an entry for every chunk, each None or from 0 to T."""
     if charge.dropped and len(charge.dropped) != len(charge.variances):
         raise InputError("the dropouts of a round are given for every chunk or for none")
     if any(lost is not None and not 0 <= lost <= charge.tolerance for lost in charge.dropped):
@@ -275,7 +275,7 @@ def check_chunks_covered(spread: Sequence[Sequence[int]], chunks: int) -> None:
 
 
 def priced_mechanism(parameters: Parameters, given: Mechanism | None = None) -> Mechanism | None:
-    """Return the given mechanism, or else the mechanism of the parameters, if it has a price list; otherwise None."""
+    """Return the mechanism of a round if it has a price list, otherwise None; `given` is a third party's mechanism."""
     if given is not None:
         check_agreed(parameters, given)
         check_scheme(parameters, given)
@@ -285,7 +285,7 @@ def priced_mechanism(parameters: Parameters, given: Mechanism | None = None) -> 
 
 
 def noise_plans(parameters: Parameters, priced: Mechanism | None) -> tuple[NoisePlan, ...]:
-    """Return the noise plan of each chunk: of the protocol's noise, or of the shares that clients' mechanisms add."""
+    """Return the noise plan of each chunk, for the noise of the protocol or for the shares that `priced` adds."""
     if priced is None or not priced.share:
         return parameters.plans
     if parameters.encoding.further_releases:
@@ -315,7 +315,7 @@ def noisy_sums(
 
 
 def price_terms(event: Event, times: int = 1) -> tuple[Term, ...]:
-    """Return the terms of an event, repeated `times` times; raise InputError for an event without a known bound."""
+    """Return `times` repetitions of an event as a sum of terms; raise InputError for an event without a known bound."""
     match event:
         case SkellamSum(l2_squared, l1, variance):
             return (SkellamTerm(times, SkellamSum(float(l2_squared), float(l1), float(variance))),)
@@ -358,7 +358,7 @@ def check_noise(release: NoisySum, plans: Sequence[NoisePlan]) -> None:
 
 
 def check_price(price: Price, clients: int, brought: Fraction | None = None) -> None:
-    """Raise InputError if a price has no terms, a number out of range, or a divergence that is not at least 0."""
+    """Raise InputError if a price has no terms, a number out of range, or a negative or undefined divergence."""
     if not price.terms:
         raise InputError("a price has no terms, so the release would cost nothing")
     for term in price.terms:
@@ -372,7 +372,7 @@ def check_price(price: Price, clients: int, brought: Fraction | None = None) -> 
 
 
 def check_shares(event: DiscreteGaussianSum, clients: int, brought: Fraction | None) -> None:
-    """Raise InputError if a price assumes noise of more clients than take part, or more noise than they add."""
+    """Raise InputError if a price assumes noise of more than `clients` clients, or of more variance than `brought`."""
     if event.clients > clients:
         raise InputError(f"a price has noise of {event.clients} clients, and only {clients} take part")
     if brought is not None and event.clients * event.scale**2 > brought * (1 + _CLOSE):
@@ -380,7 +380,7 @@ def check_shares(event: DiscreteGaussianSum, clients: int, brought: Fraction | N
 
 
 def counted_variance(plan: NoisePlan, dropped: int | None) -> Fraction:
-    """Return the variance that counts for privacy after `dropped` dropouts; if None, the least for up to T dropouts."""
+    """Return the variance that counts for privacy after `dropped` dropouts; for None, the least after up to T."""
     return _reserved(plan) if dropped is None else plan.charged_variance(range(plan.clients - dropped), b"")
 
 

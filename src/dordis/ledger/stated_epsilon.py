@@ -54,7 +54,7 @@ class StatedEpsilon:
 
 
 def stated_epsilon(account: Account, manifest: Manifest | None = None, recorded: int = 0) -> StatedEpsilon:
-    """Return the stated epsilon of a run, from its ledger and manifest, or of a ledger without a manifest.
+    """Return the stated epsilon of a run from the account of its ledger; without a manifest its planned end is unknown.
 
     `recorded` is the number of finished rounds that receipts, records and model confirm, predecessors' rounds included.
     The run counts as finished only if both `recorded` and the ledger reach the planned number of rounds.
@@ -81,7 +81,7 @@ def _basis(account: Account, manifest: Manifest | None, recorded: int) -> Basis:
 
 
 def predecessor_budgets(account: Account, manifest: Manifest | None) -> list[Budget]:
-    """Return the budgets of all predecessors in the ledger, and the budget of predecessors that the manifest states."""
+    """Return the budgets of all predecessors: those in the ledger, and the one that the manifest states for them."""
     budgets = [one.budget for one in account.lineage() if one is not account and one.budget.epsilon is not None]
     before = None if manifest is None else manifest.predecessor
     if before is not None and before.budget is not None:
@@ -90,19 +90,20 @@ def predecessor_budgets(account: Account, manifest: Manifest | None) -> list[Bud
 
 
 def epsilon_at_delta(budget: Budget, delta: float) -> float:
-    """Return the epsilon of a budget at another delta: unchanged at a larger one, recomputed at a smaller one."""
+    """Return an epsilon that holds at `delta`: that of the budget, or a larger one if `delta` is below the budget's."""
     if budget.epsilon is None or delta >= budget.delta:
         return budget.epsilon or 0.0
     return max(budget.epsilon, gdp.epsilon(gdp.theta_budget(budget.epsilon, budget.delta), delta))
 
 
 def is_ended_by_budget(account: Account, manifest: Manifest) -> bool:
-    """Tell whether the budget ended the run: the ledger's last line refuses a round, and this round fits the plan.
+    """Tell whether the budget ended the run: the ledger's last line refuses a round, and this line is credible.
 
-    Reading the ledger has checked that the refused round exceeds the budget.  To fit the plan, the refused round must
-    be like the run's rounds (`is_like_rounds`), exceed the budget by its cost alone (`Account.is_beyond_budget`), and
-    be affordable without dropout as often as a client may take part.  So a forged line can lower the stated epsilon by
-    no more than about the cost of one round.
+    Somebody who ended a run because of its results could forge such a line, so that only the epsilon spent is stated
+    and not the budget.  Therefore the refused round must fulfil three conditions.  It must be like the run's rounds
+    (`is_like_rounds`).  It must exceed the budget by its cost alone (`Account.is_beyond_budget`).  And without dropout
+    a client could afford as many such rounds as the participation cap allows.  A forged line that fulfils them lowers
+    the stated epsilon by no more than about the cost of one round.
     """
     refused = account.refused
     if refused is None or not manifest.trust.stops or manifest.budget is None:
@@ -113,10 +114,11 @@ def is_ended_by_budget(account: Account, manifest: Manifest) -> bool:
 
 
 def is_like_rounds(refused: Charge, account: Account, manifest: Manifest) -> bool:
-    """Tell whether a refused round has the plan's T_C, at most its ratio T / n, and the noise of the run's rounds.
+    """Tell whether a refused round keeps to the planned T_C and T / n, with noise like that of the first charged round.
 
-    Scheme, chance of failure, mechanisms and prices must equal those of the first charged round, which the receipts
-    confirm.  Otherwise a forged round could be cheap without dropout and expensive with dropout.
+    Noise scheme, chance of failure, mechanisms and prices must equal those of the first charged round, which the
+    receipts confirm; T / n is at most that of the plan.  Otherwise somebody could forge a refused round that is cheap
+    without dropout and expensive with dropout.
     """
     charged = [next(iter(one.rounds.values())).charge for one in account.lineage() if one.rounds]
     if not charged or _noise_law(refused) != _noise_law(charged[0]) or refused.colluders != manifest.plan.colluders:
@@ -129,14 +131,14 @@ def _noise_law(charge: Charge) -> tuple[object, ...]:
 
 
 def _planned_epsilon(charge: Charge, account: Account, cap: int) -> float:
-    """Return the epsilon of `cap` rounds, each at the cost of the round in `charge` without dropout."""
+    """Return the epsilon of `cap` rounds, each at the cost that the round of `charge` would have without dropout."""
     left = account.budget.delta - float(account.failure(charge))
     costs = Counter({cost: cap * times for cost, times in Counter(charge.without_dropout.costs()).items()})
     return account.compose(frozenset(costs.items()), left)
 
 
 def check_budget_stated(account: Account, manifest: Manifest) -> None:
-    """Raise LedgerDamaged unless the ledger has the manifest's budget, with epsilon None for runs that never stop."""
+    """Raise LedgerDamaged unless the ledger has the manifest's budget; its epsilon is None if the run never stops."""
     planned = manifest.plan.records or None
     paper = manifest.config.get("privacy", {}).get("accounting") == PAPER
     expected = Budget(manifest.budget if manifest.trust.stops else None, manifest.plan.delta, planned, paper)
@@ -153,7 +155,7 @@ def _describe(budget: Budget) -> str:
 
 @dataclass(frozen=True)
 class LedgerSummary:
-    """The recomputed content of a ledger.
+    """The content of a ledger, with every epsilon recomputed.
 
     `clients` has the epsilon that every client has spent, at `delta`; `worst` is the client that has spent most.
     `head` is the hash of the last line; keep it to verify later that no line is missing.

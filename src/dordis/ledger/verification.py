@@ -91,9 +91,10 @@ def verify_run(run: StoredRun, known: Registry | SignedRegistry | None = None) -
 
 
 def members_at_start(known: Registry | SignedRegistry, manifest: Manifest) -> Registry:
-    """Return the members with which a run began, from a registry of that time or a later one that the authority signed.
+    """Return the members with which a run began, from the registry `known`.
 
-    In a later registry further clients may be registered, and keys of the run's members may be revoked.
+    `known` may be newer than the run if the authority signed it: then it may list further clients, and keys of the
+    run's members may be revoked.
     """
     listed = manifest.members
     if isinstance(known, SignedRegistry):
@@ -155,9 +156,9 @@ def check_parameters(receipt: Receipt, parameters: Parameters) -> None:
 
 
 def check_noise(receipt: Receipt, parameters: Parameters) -> None:
-    """Raise LedgerDamaged unless planned and charged noise of every chunk follow from noise plan and survivors.
+    """Raise LedgerDamaged unless the noise that a receipt states for every chunk follows from noise plan and survivors.
 
-    The noise left in the sum may be more than plan and survivors give (if due noise could not be removed), not less.
+    The noise left in the sum may be more than follows from these, because some due noise could not be removed.
     """
     chunks = range(len(parameters.chunks))
     stated = (receipt.survivors, receipt.signatures, receipt.planned, receipt.left, receipt.charged)
@@ -184,9 +185,10 @@ def check_noise(receipt: Receipt, parameters: Parameters) -> None:
 def verify_signatures(
     receipt: Receipt, parameters: Parameters, protocol: SummingProtocol, keys: Mapping[ClientId, bytes] | None
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the verified signers of every chunk; raise if a quorum's signatures are wrong or missing.
+    """Return the clients whose signatures on the survivors of a chunk are verified, for every chunk.
 
-    In semi-honest mode nobody signs, and without keys nothing is verified: in both cases no chunk has signers.
+    Raise if signatures of a quorum are wrong or missing.  No chunk has signers in semi-honest mode, in which nobody
+    signs, or if `keys` is None.
     """
     if keys is None or protocol.check_signed is None or not parameters.is_malicious:
         return tuple(() for _ in receipt.survivors)
@@ -197,7 +199,7 @@ def verify_signatures(
 
 
 def check_charge(parameters: Parameters, account: Account) -> None:
-    """Raise LedgerDamaged if the ledger's charge of a round does not follow from its parameters.
+    """Raise LedgerDamaged if the ledger's charge of a round does not follow from the parameters of the round.
 
     Clients, noise plan, and the sensitivity and length of every sum are compared.  The charge of a round with a third
     party's mechanism is not checked, because the cost of this mechanism cannot be recomputed here.
@@ -274,7 +276,7 @@ def check_receipt(receipt: Receipt, run: StoredRun) -> None:
 
 
 def check_receipts(receipts: Mapping[int, Receipt], account: Account, heads: Collection[str]) -> None:
-    """Raise LedgerDamaged if the ledger lacks the head that a receipt states, or contradicts the receipt."""
+    """Raise LedgerDamaged if the ledger lacks the line whose hash a receipt states, or contradicts the receipt."""
     for index, receipt in receipts.items():
         if receipt.ledger not in heads:
             raise LedgerDamaged(
@@ -286,7 +288,7 @@ def check_receipts(receipts: Mapping[int, Receipt], account: Account, heads: Col
 
 
 def check_order(run: StoredRun) -> None:
-    """Raise LedgerDamaged unless the rounds in records and model have consecutive numbers and increasing indices."""
+    """Raise LedgerDamaged unless the recorded rounds of a run have consecutive numbers and increasing indices."""
     numbers, indices = [record.number for record in run.rounds], [record.index for record in run.rounds]
     expected = list(range(run.manifest.before + 1, run.manifest.before + 1 + len(numbers)))
     if numbers != expected or indices != sorted(set(indices)):
@@ -308,7 +310,7 @@ def check_rounds(rounds: Collection[RoundRecord], receipts: Mapping[int, Receipt
 
 
 def check_course(rounds: Collection[RoundRecord], account: Account) -> None:
-    """Raise LedgerDamaged if the epsilon recorded after a round differs from the ledger's epsilon after it."""
+    """Raise LedgerDamaged if the epsilon in a round's record differs from the ledger's epsilon after this round."""
     for record in rounds:
         if not is_close(record.epsilon, account.epsilon_after(record.index)):
             raise LedgerDamaged(
@@ -323,7 +325,10 @@ def is_close(first: float | None, second: float | None) -> bool:
 
 
 def check_recorded(run: StoredRun, stated: StatedEpsilon) -> None:
-    """Raise LedgerDamaged if the run's result has a larger epsilon, spent or stated, than the ledger gives."""
+    """Raise LedgerDamaged if the epsilon in the result file of a run, spent or stated, exceeds that in `stated`.
+
+    `stated` is computed from the ledger; if its epsilon is smaller, lines of the ledger are missing.
+    """
     if run.result is None:
         return
     for said, known in ((run.result.spent, stated.spent), (run.result.epsilon, stated.epsilon)):
@@ -335,7 +340,7 @@ def check_recorded(run: StoredRun, stated: StatedEpsilon) -> None:
 
 
 def check_model(run: StoredRun) -> None:
-    """Raise LedgerDamaged if a run has finished rounds but no model: it cannot be resumed."""
+    """Raise LedgerDamaged if a run has finished rounds but no model, so that it cannot be resumed."""
     finished = run.rounds or (run.result is not None and run.result.rounds > run.manifest.before)
     if finished and not (run.path / MODEL).exists():
         raise LedgerDamaged(f"the run at {run.path} has finished rounds and no {MODEL}: restore it, or start a new run")
