@@ -119,7 +119,7 @@ class HelperInstallation:
         return journaled
 
     def open_store(self) -> FileHelperStore:
-        """Return the store of epoch keys and U3 in the state directory; if it is an older copy, its keys are erased."""
+        """Return the store in the state directory; if that is an older copy (a backup), its keys are erased."""
         store = FileHelperStore(self.state / "values", self.credentials.key_file.with_suffix(COUNT))
         if store.is_older_copy:
             log.warning("the state of this helper is an older copy: it answers nothing for the rounds of its old keys")

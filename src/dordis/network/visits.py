@@ -256,7 +256,10 @@ class VisitEndpoint:
             return await send_body(request, published.model.data)
 
     async def get_sums(self, request: web.Request) -> web.StreamResponse:
-        """Send the sums that lead from the model with digest `since` to the open round's model, or their rest."""
+        """Send the sums with which a client that has the model `since` (a digest) computes the open round's model.
+
+        If the request has a Range header, send only their rest from the offset in this header.
+        """
         client, published = self._visitor(request), self._find_model(request)
         since = request.query.get("since", "")
         sums = published.sums.since(bytes.fromhex(since)) if _DIGEST.fullmatch(since) else None
