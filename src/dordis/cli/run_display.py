@@ -212,7 +212,7 @@ def format_metric(name: str, value: float) -> str:
 
 
 def format_spent(record: RoundRecord, job: Job) -> str:
-    """Return the epsilon spent up to a round and the budget as text; `none` if no epsilon is proved."""
+    """Return as text the epsilon spent until the end of a round, and the budget; `none` if no epsilon is proved."""
     return "none" if record.epsilon is None else f"{record.epsilon:.2f} of {job.design.epsilon:g}"
 
 

@@ -65,8 +65,8 @@ def add_ledgers(
     """Add up the epsilon of runs and queries over the same clients.
 
     A run counts with its stated epsilon: the epsilon spent or, if the run was ended early and not by its budget rule,
-    the whole budget.  Clients are matched by their registered keys.  Where a run has no registry (simulated runs,
-    ledgers of queries), its largest epsilon is added to every client.
+    the larger of budget and epsilon spent.  Clients are matched by their registered keys.  If a run has no registry
+    (simulated runs, ledgers of queries), its largest epsilon is added to that of every client.
     """
     from dordis.ledger.combine_runs import combined_epsilon
 

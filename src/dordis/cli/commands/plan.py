@@ -280,7 +280,7 @@ def _pipeline_fields(
 
 
 PROFILE = Path("profile.json")
-"""File that `dordis profile` writes if no other is named."""
+"""File that `dordis profile` writes if neither --output nor --json is given."""
 NANO, MILLI = 1e9, 1e3
 
 
