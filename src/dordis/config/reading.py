@@ -133,7 +133,10 @@ def merge_settings(below: dict[str, Any], above: dict[str, Any]) -> dict[str, An
 
 
 def validate_settings(settings: dict[str, Any]) -> Config:
-    """Return the configuration with these settings, `alerts` left out; raise InputError for an invalid key or value."""
+    """Return the configuration with these settings; raise InputError for an invalid key or value.
+
+    The section `alerts` is checked, too, but is not part of a `Config`.
+    """
     validate_alerts(settings)
     try:
         return msgspec.convert({name: value for name, value in settings.items() if name != ALERTS}, Config)

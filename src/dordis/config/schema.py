@@ -45,7 +45,7 @@ class Closing(Section, frozen=True):
     clients: Positive | None = None
     """Number of contributions at which a round closes, from n_min to n_max; by default n_max."""
     seconds: Above = 3600.0
-    """Seconds after which a deployed round closes, whatever the number of contributions."""
+    """Seconds after which a deployed round closes even with fewer contributions than `clients` (see `extensions`)."""
     extensions: Count = 0
     """How often a round with fewer than n_min contributions stays open for another `seconds` instead of failing."""
 
@@ -110,8 +110,8 @@ class Privacy(Section, frozen=True):
     run, with the paper's accounting by Renyi divergences.
     """
     headroom: Above = 4.0
-    """Number k: the integers modulo 2^bits hold k standard deviations of a coordinate of the noisy sum, on either side
-    of 0.  The paper has k = 3.
+    """Number k: the integers modulo 2^bits can represent a coordinate of the noisy sum up to k standard deviations
+    above and below 0.  The paper has k = 3.
     """
     noise: AnyStrategy = XNoise()
     """Noise strategy: how the noise is divided over the clients, and how dropout changes it."""
@@ -197,13 +197,13 @@ class Deadlines(Section, frozen=True):
     stages: dict[str, Above] = {}
     """Seconds for requests of some kinds, in place of `stage`, by the kind's name, such as `CollectInput`."""
     quantile: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = 0.95
-    """Deadlines are learned, for each kind of request: `factor` times this quantile of the answer times so far.
+    """Quantile of the answer times so far, for each kind of request; learned deadlines are `factor` times this.
 
     Learned deadlines are at least `least` and at most `stage` (or the entry in `stages`).  So all deadlines are fixed
     if `least` equals `stage`.  Deadlines of training and of helpers are not learned.
     """
     factor: Annotated[float, msgspec.Meta(ge=1)] = 3.0
-    """Factor by which a learned deadline exceeds the quantile of the answer times."""
+    """Factor by which the quantile of the answer times is multiplied for a learned deadline."""
     least: Above = 5.0
     """Shortest learned deadline, in seconds."""
     header: Above = 0.002
@@ -259,7 +259,7 @@ class Deployment(Section, frozen=True):
 
 
 class RunConfig(Section, frozen=True):
-    """The settings of a run, whether its clients are simulated or deployed."""
+    """The settings that simulated and deployed runs have in common."""
 
     name: str = "digits"
     """Name of the run: its records go to `<output>/<name>/<time>`."""
