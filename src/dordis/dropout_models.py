@@ -89,10 +89,9 @@ class StageRates(_Kind, frozen=True, tag="stages"):
 class FedScale(_Kind, frozen=True, tag="fedscale"):
     """Each client is available when its device in a FedScale behaviour trace, a JSON file, was active.
 
-    When a device's trace has ended, it begins anew.
-
-    Round i begins i times `seconds` after the start of the trace, and its stages are `stage_seconds` apart.  With
-    `volatile` = v only those v clients take part whose devices change their availability most often.
+    A device's trace is repeated when it has ended.  Round i begins i times `seconds` after the start of the trace, and
+    its stages are `stage_seconds` apart.  With `volatile` = v only those v clients take part whose devices change their
+    availability most often.
     """
 
     path: str

@@ -198,7 +198,7 @@ class Journal(Protocol):
     """
 
     def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> bytes:
-        """Return the reply stored under the key; if none is stored, store first what `respond` returns."""
+        """Return the reply stored under the key; if none is stored, store and return what `respond` computes."""
 
     def since(self, claims: int) -> Sequence[bytes]:
         """Return, in order, the state changes stored with each answered request after the first `claims` requests."""
@@ -217,7 +217,7 @@ class Journal(Protocol):
 
 
 def check_same_request(key: str, claimed: bytes, digest: bytes) -> None:
-    """Raise UnexpectedRequest if another request, which has the digest `claimed`, was answered under this key."""
+    """Raise UnexpectedRequest unless the request answered under `key`, of digest `claimed`, has this `digest`."""
     if claimed != digest:
         raise UnexpectedRequest(f"another request was answered at {key} before")
 

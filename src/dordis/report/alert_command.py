@@ -75,7 +75,7 @@ class AlertCommand:
             self.alert(Kind.REFUSED, f"clients {', '.join(map(str, refused))} refused round index {event.index}")
 
     def finish_round(self, record: RoundRecord) -> None:
-        """Raise alerts after a finished round: if most of the budget is spent, and if clients refused the round."""
+        """Raise alerts after a finished round: if 80 % of the budget are spent, and if clients refused the round."""
         self._last_round = self._clock()
         if record.epsilon is not None and self._budget and record.epsilon >= BUDGET_WARNING * self._budget:
             spent = f"{format_number(record.epsilon)} of {format_number(self._budget)}"

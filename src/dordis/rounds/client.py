@@ -85,7 +85,7 @@ class Client:
         return f"<Client {self.me}>"
 
     def check_expected(self, kind: type[Message], size: int = 0) -> None:
-        """Raise UnexpectedRequest unless a message of this type and size is allowed now; called before decoding it."""
+        """Raise UnexpectedRequest unless a message of type `kind`, with a bulk of `size` bytes, is allowed now."""
         round = self.round
         begun = round is not None and round.summing is not None
         if not (begun or issubclass(kind, Invite) or (round is not None and issubclass(kind, EARLY))):
@@ -262,8 +262,8 @@ class ClientRound:
     def train(self) -> Ready:
         """Compute the update from the model, store it in memory and in the journal, and return `Ready`.
 
-        If training fails, `user_code` decides: it stops the run, or a zero update is stored and the reply is the same.
-        If records are the unit of privacy, the sum of their gradients is computed instead, and stored in memory only.
+        If training fails, `user_code` stops the run or stores a zero update, with the same reply.  If records are the
+        unit of privacy, the sum of their gradients is computed instead, and stored in memory only.
         """
         if self.invite.terms.records:
             if self._update is None and not self._client.sums_at_opening:
@@ -359,7 +359,7 @@ class ClientRound:
         return reply
 
     def attend(self) -> None:
-        """Have the owner count the participation; raise if the summing protocol has not begun."""
+        """Have the owner count the participation in this round; raise if its parameters are not agreed yet."""
         if self._parameters is None:
             raise ProtocolError("no round has begun")
         self._client.owner.attend(self._parameters, self._machine)

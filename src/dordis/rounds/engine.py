@@ -108,7 +108,7 @@ class RoundResult:
     sum_check: str = NOT_CHECKED
     """Outcome of the check for impossible sums: `passed`, `vacuous` or `not checked` (`rounds.impossible_sums`)."""
     clients: tuple[ClientId, ...] = ()
-    """The clients of the round: the agreed list U, or with open arrival the clients that came."""
+    """The clients of the round: the agreed list U, or with open arrival the clients that contributed."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class RoundRunner(Protocol):
 
 
 class RoundChunk(PrivateChunk):
-    """The server's state machine of one chunk, with the paper's five stages."""
+    """The server's state machine of one chunk, from the input to the delivery of the sum: the paper's five stages."""
 
     def __init__(
         self,
@@ -223,11 +223,11 @@ class RoundServer(PrivateServer):
 
 
 class RoundEngine:
-    """Runs rounds over an exchange; `run` runs coroutines, and `compute` runs the server's computations.
+    """Runs rounds over an exchange.
 
-    `execute` orders the steps of several chunks; `vectors` computes on the server's vectors.  If `delivers` is
-    False, the engine delivers sums to nobody, because clients get them in another way.  With open arrival, a round is
-    closed at `close_at` contributions.
+    `execute` orders the steps of several chunks, `run` runs the resulting coroutine, and `compute` runs computations of
+    the server, with vectors from `vectors`.  If `delivers` is False, the engine delivers no sums, because clients get
+    them in another way.  With open arrival, a round is closed at `close_at` contributions.
     """
 
     def __init__(

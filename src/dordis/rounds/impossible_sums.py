@@ -34,7 +34,7 @@ from dordis.protocols.encoded_sums import DistributedDP
 from dordis.protocols.noise_addition_and_removal import ChunkOutput
 
 PASSED, VACUOUS, NOT_CHECKED, IMPOSSIBLE = "passed", "vacuous", "not checked", "impossible"
-"""Outcomes of the check.  An outcome is vacuous if the sum passed, but uniform numbers would have passed as well."""
+"""Outcomes of the check; it is vacuous if the sum passed, but uniformly random numbers would have passed as well."""
 DEVIATIONS = 6.7
 """The x of `threshold`: noise exceeds its part of the bound tau with probability at most 2 exp(-x^2 / 2) = 3.6e-10."""
 ROUNDING_EXPONENT, ACCEPTANCE_EXPONENT = 21.5, 0.933
@@ -47,7 +47,7 @@ each survivor, and E is chosen larger accordingly."""
 LEAST_VARIANCE, LEAST_LENGTH = 64, 8
 """The closed formula of `threshold` holds from this variance and length on; a shorter sum counts as one of length 8."""
 MARGIN = 1.5
-"""The check is vacuous if the expected squared norm of uniform numbers is below 1.5 times the bound tau."""
+"""The check is vacuous if the expected squared norm of uniformly random numbers is below 1.5 times the bound tau."""
 _STEPS = 48
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -122,7 +122,7 @@ def plan_law(plan: Plan) -> SumLaw:
 
 
 def plan_margin(plan: Plan) -> float:
-    """Return the expected squared norm of uniform numbers in a block, divided by the bound tau of a planned block."""
+    """Return the expected squared norm of a block of uniformly random numbers, divided by tau of a planned block."""
     law, blocks = plan_law(plan), plan.setting.padded // plan.setting.block
     return law.length * 4.0**plan.bits / 12 / threshold(law, blocks + (blocks > 1) + len(plan.further))
 

@@ -41,7 +41,7 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     mode: str
     clients: int
-    """Least number of clients, n."""
+    """Least number of clients of the round."""
     colluders: int
     """Least T_C, the number of colluders of the round that the noise is planned for."""
     bits: int
@@ -247,7 +247,7 @@ def check_terms(terms: Terms) -> None:
 
 
 def check_terms_kept(promised: Terms, kept: Terms) -> None:
-    """Raise ParametersRefused unless the parameters of a round keep the terms of its invitation."""
+    """Raise ParametersRefused unless `kept`, the terms of a round's parameters, are within its `promised` terms."""
     same = all(getattr(promised, name) == getattr(kept, name) for name in _SAME)
     enough = kept.clients >= promised.clients and kept.colluders >= promised.colluders
     if not (same and enough and kept.bits <= promised.bits and kept.cost <= promised.cost):

@@ -44,13 +44,13 @@ class PrivacyGate:
             self.admit_disclosure(dropped)
 
     def admit_upload(self, clients: Collection[ClientId]) -> None:
-        """Count the clients before their first upload; later chunks of the round are not counted again."""
+        """Count a participation of each client before its first upload; later chunks of the round count no more."""
         if not self._counted:
             self._count(clients)
             self._counted = True
 
     def admit_arrival(self, client: ClientId) -> None:
-        """Count a client that arrived with its contribution, before the contribution is acknowledged."""
+        """Count a participation of a client that sent its contribution, before the contribution is acknowledged."""
         self._count([client])
         self._counted = True
 

@@ -27,7 +27,7 @@ from dordis.rounds.model import ModelBytes, Numbers
 from dordis.rounds.user_code import TellOwner, UserCode, contain
 
 DUMMY = -1
-"""The index that marks an empty place of a slice, where other places have the index of a record."""
+"""The index in place of a record's, where fewer records than `RecordClient.width` are computed together."""
 SEED_BYTES = 32
 ROOM = 3.0
 """Least ratio of the agreed training time to the time that a client has measured for its own training.
@@ -36,7 +36,7 @@ A client that protects records may join a run only if the ratio is at least this
 """
 Places = npt.NDArray[np.int64]
 Attempt = Callable[[Callable[[], Reals]], Reals | None]
-"""Runs an application's code on one slice of records; returns its result, or None if it raised."""
+"""Runs an application's code on records that are computed together; returns the result, or None if the code raised."""
 
 
 class RecordSum(NamedTuple):
@@ -254,7 +254,7 @@ def check_independence(source: RecordClient, round: RoundInfo, model: Numbers, d
 
 
 def pad_places(places: Places, width: int) -> Places:
-    """Return record indices followed by dummies, `width` in all."""
+    """Return record indices, filled up with `DUMMY` to `width` indices."""
     return np.concatenate([places, np.full(width - places.size, DUMMY, np.int64)])
 
 

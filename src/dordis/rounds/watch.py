@@ -17,7 +17,7 @@ from dordis.rounds.arrivals import Arrivals
 from dordis.rounds.invitation import SendModel, SendSum
 
 REFUSED = "refused"
-"""Clients that refused a request with an error, such as a reached participation cap, are listed under this stage."""
+"""The name in place of a stage under which clients are listed that refused a request with an error."""
 
 
 class WatchEvent(msgspec.Struct, frozen=True, tag=True):
@@ -76,7 +76,7 @@ def silent(event: WatchEvent) -> None:
 
 
 class WatchedExchange:
-    """An exchange that wraps another: requests pass the privacy gate, and replies and missing replies are reported."""
+    """An exchange that wraps another: requests pass the privacy gate, and `watch` gets events about all replies."""
 
     def __init__(
         self,

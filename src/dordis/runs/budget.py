@@ -124,7 +124,7 @@ class RunBudget:
             self._keep_to_budget(self.ledger.check_budget, charge.without_dropout)
 
     def gate(self, design: RoundPlan, parameters: Parameters, resumed: bool) -> PrivacyGate:
-        """Return the privacy gate of a round; if `resumed`, the gate does not repeat what the ledger already has."""
+        """Return the privacy gate of a round; if `resumed`, it does not record again what the ledger already has."""
         ledger, index = self.ledger, parameters.index
         arrived: set[ClientId] = set()
         before = ledger.owner_charges().get((self.run, index)) if ledger is not None and resumed else None
@@ -149,7 +149,7 @@ class RunBudget:
         return PrivacyGate(count, charge_round)
 
     def _keep_to_budget(self, check: Callable[[Charge], None], charge: Charge) -> None:
-        """Call `check` with a round's charge; if it raises BudgetExceeded, record the refusal, which ends the run.
+        """Call `check` with a round's charge; if it raises BudgetExceeded, record the refusal in the ledger and raise.
 
         The refusal of a query is not recorded, because a later query may fit the budget.
         """

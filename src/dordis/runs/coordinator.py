@@ -46,7 +46,7 @@ from dordis.selection.beacon import Beacon
 from dordis.selection.selection import SelectedClients, Selection
 
 USE_OUTPUT = "use output"
-"""The stage in which the application uses and evaluates the sum."""
+"""The stage in which the application uses the sum and evaluates the model."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Coordinator:
         self._early: EarlyInvitation | None = None
 
     def rounds(self, count: int, done: int = 0, index: int = 0, *, early: bool = False) -> Iterator[FinishedRound]:
-        """Run rounds until `count` are finished, `done` of which already are; `index` is the first unused round index.
+        """Run rounds until `count` are finished; `done` are finished already, and `index` is the first unused index.
 
         With `early`, clients of the next round are invited and train while the application evaluates a round and the
         caller stores it.  Nothing of the next round is counted or charged before the caller asks for it.  Raise
@@ -308,7 +308,8 @@ class Coordinator:
         return candidates, min((able[u] for u in candidates), default=None)
 
     def _model(self) -> ModelBytes:
-        """Return the application's present model, from which clients train next; raise InputError if it diverged."""
+        """Return the application's present model, from which clients train next; raise InputError if training diverged.
+        """
         return check_trained(ModelBytes.from_numbers(self._app.model(), self._app.dtype))
 
     def _invitation(

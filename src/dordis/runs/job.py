@@ -221,7 +221,7 @@ def least_arrivals(config: RunConfig) -> int:
 
 
 def check_closing(config: RunConfig, protocol: SummingProtocol) -> None:
-    """Raise InputError if `federation.closing` is set for a protocol that lists clients, or is out of range."""
+    """Raise InputError if `federation.closing` is set for a protocol that lists clients, or if it is out of range."""
     if not config.federation.closing:
         return
     if protocol.has_cohort:

@@ -193,7 +193,7 @@ class RoundPlan:
 
     @property
     def budget(self) -> Budget:
-        """Return the ledger's budget; its epsilon is None for strategies under which no run is ever stopped."""
+        """Return the ledger's budget; its epsilon is None for strategies that go on when the budget is exceeded."""
         epsilon = None if self.strategy.rule is Rule.COUNT else self.epsilon
         return Budget(epsilon, self.delta, self.sampled, self.setting.orders == PAPER_ORDERS)
 
@@ -371,7 +371,7 @@ class RoundPlan:
         return self.strategy.costs(self.mechanism.grid, min(len(output.survivors) for output in outputs))
 
     def trust(self, hides_updates: bool, simulated: bool) -> Trust:
-        """Return the facts about trust; `hides_updates`: whether the protocol hides single updates from the server."""
+        """Return whom a run trusts; `hides_updates` tells whether the protocol hides single updates from the server."""
         stops = self.strategy.rule is Rule.STOP
         return Trust(self.proves, stops, self.mechanism.noise_from, hides_updates, simulated)
 

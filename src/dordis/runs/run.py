@@ -90,7 +90,7 @@ class Population(Place, Protocol):
 
 
 def manifest_of(job: Job, home: Place, created: str, predecessor: Predecessor | None = None) -> Manifest:
-    """Return the manifest of a run: configuration, plan, registry root and whatever else is fixed at its start."""
+    """Return the manifest of a run: configuration, plan, registry root, and all else that is fixed at its start."""
     config, design = job.config, job.design
     return Manifest(
         name=config.name,
@@ -254,7 +254,10 @@ class Run:
     def complete(
         self, watch: Watch = silent, told: Callable[[FinishedRound], None] = lambda finished: None
     ) -> RunOutcome:
-        """Run the remaining rounds, call `told` with each, and return the outcome; record and raise failures."""
+        """Run the remaining rounds, call `told` with each finished round, and return the outcome of the run.
+
+        If a round fails for good, or the user interrupts the run, record this as the end of the run and raise.
+        """
         try:
             early = self.home.fidelity == DEPLOYED and self.job.app.evaluates_beside
             for finished in self.rounds(watch, early=early):

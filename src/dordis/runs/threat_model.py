@@ -32,7 +32,7 @@ class ThreatModel:
     tries: int = TRIES
     """How often every round may be tried, each time under another index."""
     agree: WriteParameters = agree_with_cohort
-    """Function that adds the parameters of this protocol to the parameters that all protocols have in common."""
+    """Function that adds the parameters of the run's protocol to the parameters that all protocols have in common."""
     has_cohort: bool = True
     """Whether the list of clients U is fixed before the sum."""
     is_open: bool = False

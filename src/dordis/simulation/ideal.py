@@ -159,7 +159,7 @@ class IdealRounds:
         return RoundResult(outputs, aggregate, stages, self._dropped(entered), sum_check=check, clients=clients)
 
     def _enter(self, agreed: AgreedRound) -> "PredictedRound":
-        """Ask the owners for consent, count participations, and predict the round.
+        """Ask the owners for consent, count participations, and predict the survivors and errors of the round.
 
         A client whose owner refuses drops out.
         """

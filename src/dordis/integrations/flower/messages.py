@@ -83,7 +83,7 @@ class RunDescription(Message, frozen=True, tag="Charter"):
 
 
 def check_weight(weight: float) -> None:
-    """Raise InputError unless a weight is above 0 and at most 1, so that a weighted update keeps the clip bound."""
+    """Raise InputError unless the weight of a node's updates is above 0 and at most 1."""
     if not 0.0 < weight <= 1.0:
         raise InputError(f"the weight of a node is above 0 and at most 1, not {weight:g}: set dordis-weight")
 
@@ -94,7 +94,7 @@ def seal(message: Message) -> Sealed:
 
 
 def to_record(sealed: Sequence[Sealed], refusal: str = "") -> ConfigRecord:
-    """Return a Flower record of these messages, with the reason `refusal` if a request was refused."""
+    """Return a Flower record of these messages; `refusal` is the reason if a request was refused, else empty."""
     values: dict[str, Any] = {"count": len(sealed), "refusal": refusal}
     for place, (frame, bulk) in enumerate(sealed):
         values[f"{place}"] = frame

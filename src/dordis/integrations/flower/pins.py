@@ -192,7 +192,7 @@ def check_cohort_pinned(description: RunDescription, pins: Pins) -> None:
 
 
 def check_registry(registry: Registry, known: Registry, which: str) -> None:
-    """Raise ParametersRefused unless the registry of the run equals `known`; `which` names `known` in the message."""
+    """Raise ParametersRefused unless the registry of the run equals `known`; the error describes `known` by `which`."""
     if registry.root() != known.root():
         raise ParametersRefused(
             f"the registry of the run differs from the one {which}: ask the server's operator for it"

@@ -63,10 +63,10 @@ def train_step(
 ) -> FlowerMessage:
     """Return the reply of a train function if records are the unit of privacy; from it the mod computes a DP-SGD step.
 
-    `module` is a torch module with the parameters in the message; `x` and `y` are all records of the node, as arrays or
-    tensors, from which the mod samples.  Rows with equal `keys` are one record.  The loss follows from `target`:
-    "classification", "regression" or "next-token".  Neither the module nor the records may depend on the values in the
-    message.
+    `module` is a torch module for the parameters in the message, whose values the mod reads from the message itself.
+    `x` and `y` are all records of the node, as arrays or tensors, from which the mod samples.  Rows with equal `keys`
+    are one record.  The loss follows from `target`: "classification", "regression" or "next-token".  Neither the form
+    of the module nor the records may depend on the values in the message.
     """
     return StepReply(message, RecordStep(module, x, y, keys, target))
 
