@@ -71,8 +71,7 @@ class AttackedClaim:
     def most(self, canaries: int) -> float:
         """Return the largest lower bound on epsilon that an attack on this number of canaries can show.
 
-        The attack shows it if all guesses are right.  Raise InputError if it is not above the claimed epsilon, because
-        no attack could then refute the claim.
+        Raise InputError if it is not above the claimed epsilon, because no attack could then refute the claim.
         """
         most = max(self._epsilon_shown(canaries, guesses, guesses) for guesses in _guesses(canaries))
         if most <= self.epsilon:

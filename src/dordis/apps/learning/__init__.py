@@ -1,4 +1,4 @@
-"""Federated learning: data, their partition among clients, models, training, and the server's optimisers."""
+"""Federated learning: data sets, their partition among clients, models, local training, and server optimisers."""
 
 from dordis.apps.learning.app import Client, Server
 from dordis.apps.learning.models import Model

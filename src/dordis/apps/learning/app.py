@@ -77,7 +77,7 @@ class Server(AppServer):
 
     @property
     def measured(self) -> str:
-        """Return the description of the users in the test data; empty if the test data do not name their users."""
+        """Return a text about the users of the test data; empty if the test data do not say whose they are."""
         return self._measured
 
     @property
@@ -90,7 +90,7 @@ class Server(AppServer):
         return self._parameters.copy()
 
     def average_parameters(self) -> Floats:
-        """Return the moving average of the parameters, which is evaluated and exported."""
+        """Return the parameters that are evaluated and exported: their moving average, or without one the newest."""
         return average_parameters(self.state())
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
@@ -116,7 +116,7 @@ class Server(AppServer):
         return found
 
     def concerns(self) -> tuple[str, ...]:
-        """Return new warnings about the training, such as a rising loss; each warning is returned only once."""
+        """Return the warnings about the training, such as a rising loss, that were not returned before."""
         return self._progress.take_warnings()
 
     def trained_model(self) -> TrainedModel:
@@ -153,13 +153,13 @@ class Server(AppServer):
 
 
 def average_parameters(state: State) -> Floats:
-    """Return the moving average of the parameters in a server's state, or the newest parameters if there is none."""
+    """Return the moving average of the parameters from a server's state, or without one the newest parameters."""
     parameters: Floats = optim.average_without_bias(state, "average") if "average" in state else state["parameters"]
     return parameters
 
 
 def weighted_mean(aggregate: Aggregate, weights: SampleWeights | None) -> Floats:
-    """Return the mean update, multiplied by `SampleWeights.correction` if clients weight their updates."""
+    """Return the mean update of a round; with `weights`, multiplied by their `correction`."""
     return aggregate.mean if weights is None else aggregate.mean * weights.correction
 
 
@@ -195,7 +195,7 @@ class Client(AppClient):
         return record_learner(_learning(task), place)
 
     def describe_data(self) -> Mapping[str, str]:
-        """Return the description of the client's own file; without such a file, the number of the client's samples."""
+        """Return a summary of the client's own file, by topic; without such a file, the number of its samples."""
         return self.described or {"rows": f"{len(self._samples[1]):,} used"}
 
     def work(self, round: RoundInfo) -> Work:
@@ -203,7 +203,7 @@ class Client(AppClient):
         return Work(self._samples, self._classes, (*self._seed, round.index))
 
     def expect(self, round: RoundInfo, peers: Sequence[AppClient]) -> None:
-        """Prepare to train in one pass with all `peers` that use the same model object as this client."""
+        """Prepare this client and all `peers` that use the same model object for training in one pass."""
         alike = [peer for peer in peers if isinstance(peer, Client) and peer._model is self._model]
         cohort = Cohort(round, alike, self._settings)
         for peer in alike:
@@ -212,7 +212,7 @@ class Client(AppClient):
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
         """Return the update: the parameters after training minus the parameters before.
 
-        With `weights` in the settings, the update is clipped and multiplied by the client's sample weight.
+        With `weights` in the settings, the update is clipped, and then multiplied by the client's weight.
         """
         if model.shape != (self._model.dim,):
             raise InputError(f"the round's model has {model.size} parameters, this client's {self._model.dim}")
@@ -229,8 +229,9 @@ class Client(AppClient):
         return not self._settings.optimiser.has_memory
 
     def next_model(self, round: RoundInfo, model: Numbers, aggregate: Aggregate) -> Floats | None:
-        """Return the model after the server's step; None if the server's optimiser has memory, or if the length of the
-        sum is not the length of the model.
+        """Return the model after the server's step along the mean of `aggregate`.
+
+        Return None if the server's optimiser has memory, or if sum and model have different lengths.
         """
         if not self.follows or model.size != aggregate.total.size:
             return None
@@ -239,7 +240,7 @@ class Client(AppClient):
 
 
 class Cohort:
-    """Clients of one process in the same round; all of them train when the first client is asked for its update."""
+    """Clients of one process in the same round; all of them train at the first call of `update`."""
 
     def __init__(self, round: RoundInfo, clients: Sequence[Client], settings: Settings) -> None:
         self._index, self._clients, self._settings = round.index, clients, settings
@@ -247,9 +248,10 @@ class Cohort:
         self._updates: dict[int, Floats] = {}
 
     def update(self, client: Client, round: RoundInfo, start: Numbers) -> Floats | None:
-        """Return the update of a client in the first call for this client, and None in later calls.
+        """Return the update of `client`, trained together with the other clients from the model `start`.
 
-        Return None in all calls if the clients cannot train in one pass.
+        Return None, so that the client trains alone, at a second call for a client, for another round or model than in
+        the first call, or if the clients cannot train in one pass.
         """
         if round.index != self._index:
             return None
@@ -277,15 +279,15 @@ def record_learner(common: LearningTask, place: int) -> RecordLearner:
 RISES = 2
 """A loss that has risen in this number of rounds in a row causes a warning."""
 MARGIN = 1.1
-"""A rising loss causes a warning only above this factor times the first loss: noise can make a small loss rise."""
+"""A rising loss causes a warning only if it exceeds the first loss by this factor: noise can make a small loss rise."""
 PATIENCE = 3
-"""Number of rounds from which on a model that is no better than a constant prediction causes a warning."""
+"""From this number of rounds on, a model that is no better than a constant prediction causes a warning."""
 USEFUL_AUC = 0.6
-"""A model with a larger AUC causes no warning, even if its accuracy is below the share of the most frequent class."""
+"""A model with a larger AUC counts as better than a constant prediction, even if its accuracy is no better."""
 
 
 class Progress:
-    """Metrics of the rounds so far, and the warnings that follow from them."""
+    """The losses of the rounds so far, and warnings if the training goes wrong."""
 
     def __init__(self) -> None:
         self._losses: list[float] = []
@@ -293,7 +295,7 @@ class Progress:
         self._given: set[str] = set()
 
     def add(self, metrics: dict[str, float], y: Labels) -> None:
-        """Record the metrics of a round, measured on the test labels `y`."""
+        """Record a round's metrics on test data with the labels `y`, and warn if they show a failing training."""
         loss = metrics.get("loss")
         if loss is None:
             return
@@ -325,7 +327,7 @@ class Progress:
 
 
 def worse_than_constant(metrics: dict[str, float], y: Labels) -> str:
-    """Return why a model is no better than a constant prediction.
+    """Return a reason why a model is no better than a constant prediction, from its metrics on the test labels `y`.
 
     Return an empty text if the model is better, or if the metrics do not show which of the two is better.
     """

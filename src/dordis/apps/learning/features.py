@@ -1,14 +1,14 @@
-"""Public features of inputs: feature maps by name, and the scattering transform of images.
+"""Public features of inputs: feature functions by name, and the scattering transform of images.
 
-A feature map is a fixed function of one input, applied before training.  A feature map may be fitted to synthetic
-images, but never to the data of clients.  So it costs no privacy.  The map `scattering` is for images.  A
-configuration names your own map as `package.module:function`; the function gets inputs in their original shape.
+A feature function is a fixed function of one input, applied before training.  It may be fitted to synthetic images, but
+never to the data of clients, so it costs no privacy.  The function `scattering` is for images.  A configuration names
+your own function as `package.module:function`; the function gets inputs in their original shape.
 
-The scattering transform takes moduli of wavelet transforms with Morlet wavelets (Bruna and Mallat, 2013).  With two
-scales and eight angles an image of 28 x 28 gives 81 maps of 7 x 7.  Filters, padding and order of the maps are the same
-as in the package kymatio; tests compare the results.  To make features, the maps are pooled, compressed by a square
-root, and scaled to norm 1 separately for each order.  The features are then centred and whitened by the statistics of
-synthetic images, which this module draws, and scaled to the norm `LENGTH`.
+The scattering transform takes moduli of wavelet transforms with Morlet wavelets (Bruna and Mallat, 2013).  Its results
+are small images, called *maps*: with two scales and eight angles an image of 28 x 28 gives 81 maps of 7 x 7.  Filters,
+padding and order of the maps are the same as in the package kymatio; tests compare the results.  To make features, the
+maps are pooled, compressed by a square root, and scaled to norm 1 separately for each order.  The features are then
+centred and whitened by the statistics of synthetic images, which this module draws, and scaled to the norm `LENGTH`.
 """
 
 import hashlib
@@ -34,19 +34,19 @@ FeatureMap = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 """A function from inputs, of the shape (count, ..), to rows of features, of the shape (count, features)."""
 
 MAPS = {"scattering": "dordis.apps.learning.features:scatter_images"}
-"""Built-in feature maps, as `package.module:function`."""
+"""Built-in feature functions by name, as `package.module:function`."""
 VERSION = b"dordis features 1"
-"""Version of the built-in maps, hashed into the names of cached files.  Change it when a built-in map computes other
-features, so that files with old features are not used.
+"""Version of the built-in feature functions, hashed into the names of cached files.  Change it when such a function
+gives other features, so that files with the old features are not used.
 """
 WORTH_KEEPING = 5000
 """Least number of inputs whose features are cached."""
 
 
 def with_features(data: Dataset, name: str, folder: Path) -> Dataset:
-    """Return the data set with inputs replaced by their features under the map `name`.
+    """Return the data set with inputs replaced by their features, computed by the feature function `name`.
 
-    Features of `WORTH_KEEPING` or more inputs are cached in `folder`.
+    If there are `WORTH_KEEPING` or more inputs, the features of a built-in function are cached in `folder`.
     """
     if data.tokens:
         raise InputError("feature maps take numbers, but these inputs are tokens: leave features out")
@@ -96,16 +96,16 @@ Filters = npt.NDArray[np.float32]
 
 SCALES, ANGLES = 2, 8
 STEP: int = 2**SCALES
-"""Distance, in pixels of the image, between neighbouring points of a map."""
+"""Distance, in pixels of the image, between neighbouring points of a map (a result of the scattering transform)."""
 _WIDTH, _FREQUENCY = 0.8, 0.75 * np.pi  # finest wavelet: envelope in pixels, radians a pixel
-_WRAPS = range(-2, 3)  # numbers of the periods, relative to this one, whose envelopes reach into it
+_WRAPS = range(-2, 3)  # periods of a repeated image, counted from this one, whose envelopes reach into this one
 _SLICE = 4  # number of images whose moduli together fit into the cache
 _PI = 3.1415  # kymatio uses pi with these digits
 
 
 @dataclass(frozen=True)
 class Scattering:
-    """The scattering transform of images of `size` x `size` pixels; `order` is the highest order, 1 or 2."""
+    """The scattering transform of images of `size` x `size` pixels, up to the order `order`, which is 1 or 2."""
 
     size: int
     order: int = 2
@@ -116,12 +116,12 @@ class Scattering:
 
     @property
     def orders(self) -> tuple[int, ...]:
-        """Return the number of maps of order 0, of order 1 and, if order 2 is computed, of order 2."""
+        """Return the number of results (maps) of order 0, of order 1 and, if order 2 is computed, of order 2."""
         first, second = SCALES * ANGLES, ANGLES * ANGLES * SCALES * (SCALES - 1) // 2
         return (1, first, second)[: self.order + 1]
 
     def maps(self, images: Images) -> Maps:
-        """Return all maps of images of the shape (count, size, size), as (count, maps, points, points)."""
+        """Return the scattering transforms of images (count, size, size), as (count, maps, points, points)."""
         if images.ndim != 3 or images.shape[1:] != (self.size, self.size):
             raise InputError(f"the images have the shape {images.shape}, not (count, {self.size}, {self.size})")
         batches = [self._batch(images[start : start + _SLICE]) for start in range(0, len(images), _SLICE)]
@@ -143,7 +143,7 @@ class Scattering:
         return np.concatenate(found, axis=1)
 
     def _average_points(self, moduli: Maps) -> Maps:
-        """Average moduli over neighbourhoods, and keep one point for every `STEP` pixels."""
+        """Return local averages of moduli, at one point for every `STEP` pixels."""
         rows = self._averages[moduli.shape[-1]]
         kept = np.asarray(rows.real @ moduli @ rows.real.T, np.float32)
         if rows.imag.any():
@@ -183,9 +183,10 @@ class Scattering:
 
 
 def _average(spectrum: npt.NDArray[np.float64], coarser: int, points: int) -> npt.NDArray[np.complex64]:
-    """Return the matrix that averages moduli along one dimension; their resolution is 1 / `coarser` of the image's.
+    """Return the matrix that averages moduli along one dimension, with a filter of the given `spectrum`.
 
-    The averages are computed at `points` evenly spaced points of a padded image, without the first and the last point.
+    The resolution of the moduli is the image's divided by `coarser`.  The averages are computed at `points` evenly
+    spaced points of a padded image, without the first and the last point.
     """
     whole = len(spectrum)
     kept = spectrum.copy()
@@ -238,7 +239,7 @@ _BATCH = 256
 
 @dataclass(frozen=True)
 class Whitening:
-    """The whitening of features: subtract `centre`, and multiply by `matrix`.
+    """The whitening of features: subtract `centre`, multiply by `matrix`, and scale to the norm `LENGTH`.
 
     The matrix scales down the directions in which features of synthetic images have a large variance.
     """
@@ -248,7 +249,10 @@ class Whitening:
 
     @classmethod
     def from_features(cls, features: Features, ridge: float) -> "Whitening":
-        """Estimate the centre, and the matrix (C + ridge * mean eigenvalue * I)^-1/2, where C is the covariance."""
+        """Return the whitening by the mean of `features` and the matrix (C + ridge * mean eigenvalue of C * I)^-1/2.
+
+        C is the covariance of `features`.
+        """
         centre = features.mean(0)
         values, vectors = np.linalg.eigh(np.cov(features - centre, rowvar=False).astype(np.float64))
         scale = 1 / np.sqrt(np.maximum(values, 0) + ridge * values.mean())
@@ -262,7 +266,7 @@ class Whitening:
 
 
 def scatter_images(images: npt.NDArray[np.floating]) -> Features:
-    """Return the features of images: (count, size, size) grey, or (count, 3, size, size) colour, in 0..1.
+    """Return the features of grey images (count, size, size), or colour images (count, 3, size, size), in 0..1.
 
     An image of 28 x 28 has 729 features, one of 3 x 32 x 32 has 1,840.
     """
@@ -303,7 +307,7 @@ def _one_side(images: Images) -> Features:
 
 
 def pool_maps(maps: Maps, cells: int) -> Maps:
-    """Average each map over a grid of cells x cells; cells overlap if the points cannot be divided evenly."""
+    """Return averages of each map over a grid of `cells` x `cells`; cells overlap if points do not divide evenly."""
     points = maps.shape[-1]
     rows = np.zeros((cells, points), np.float32)
     for cell in range(cells):
@@ -313,7 +317,7 @@ def pool_maps(maps: Maps, cells: int) -> Maps:
 
 
 def _compress(maps: Maps, orders: Sequence[int]) -> Features:
-    """Return signed square roots of the maps, one row for each image; in a row, the maps of each order have norm 1."""
+    """Return signed square roots of the maps, one row for each image, scaled to norm 1 separately for each order."""
     rooted = np.sign(maps) * np.sqrt(np.abs(maps))
     parts, start = [], 0
     for count in orders:
@@ -341,14 +345,13 @@ _SPREAD = np.array([0.27, 0.09, 0.04])  # deviations of brightness and two colou
 
 
 def strokes(count: int, size: int, seed: int) -> Features:
-    """Draw images of one to three curved strokes, white on black, as large as digits: (count, size, size) in 0..1."""
+    """Return `count` random images, (count, size, size) in 0..1: curved white strokes, about as large as digits."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[0:size, 0:size].astype(np.float32) * np.float32(28 / size)
     return np.stack([_draw_strokes(x, y, rng) for _ in range(count)])
 
 
 def _draw_strokes(x: Features, y: Features, rng: np.random.Generator) -> Features:
-    """Draw curves; the brightness of a pixel follows from its distance to the nearest of many points on the curves."""
     t = np.linspace(0, 1, 30)[:, None]
     bends = [(1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3]
     curves = np.concatenate([sum(bend * rng.uniform(-1, 1, 2) for bend in bends) for _ in range(rng.integers(1, 4))])
@@ -359,7 +362,7 @@ def _draw_strokes(x: Features, y: Features, rng: np.random.Generator) -> Feature
 
 
 def dead_leaves(count: int, size: int, seed: int) -> Features:
-    """Draw ellipses of all sizes that cover each other, softly shaded: (count, 3, size, size) in 0..1."""
+    """Return `count` random colour images, (count, 3, size, size) in 0..1: shaded ellipses that cover each other."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[0:size, 0:size].astype(np.float32)
     return np.stack([_draw_leaves(x, y, size, rng) for _ in range(count)])

@@ -36,12 +36,12 @@ from dordis.errors import InputError
 PAD, BEGIN, END, UNKNOWN = range(4)
 SPECIAL = {"<PAD>": PAD, "<BOS>": BEGIN, "<EOS>": END, "<UNK>": UNKNOWN}
 LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
-"""The characters of LEAF's Shakespeare in LEAF's order; one more token stands for all other characters."""
+"""The characters of the data set Shakespeare of LEAF, in LEAF's order; one more token stands for all others."""
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The number of tokens, and the function from a word to its token number."""
+    """A numbering of words: the number of tokens, and the function from a word to its token number."""
 
     size: int
     number: Callable[[str], int]
@@ -52,7 +52,7 @@ class Vocabulary:
 
 
 def hash_words(size: int) -> Vocabulary:
-    """Return a vocabulary of `size` tokens that numbers words by a hash, so that some words share a number."""
+    """Return a vocabulary of `size` tokens in which a word's number is a hash, so that some words share a number."""
     if size <= len(SPECIAL):
         raise InputError(f"a vocabulary has more than {len(SPECIAL)} tokens, not {size}")
 
@@ -67,7 +67,7 @@ def hash_words(size: int) -> Vocabulary:
 
 
 def read_words(path: Path) -> list[str]:
-    """Return the words of a public file with one word on each line, without repetitions and special tokens.
+    """Return the words of a public file with one word on each line, leaving out repetitions and special tokens.
 
     Raise InputError if the file is unreadable or empty.
     """
@@ -95,7 +95,7 @@ def most_frequent(texts: Iterable[list[str]], count: int) -> list[str]:
 
 
 def number_words(words: Iterable[str]) -> Vocabulary:
-    """Return a vocabulary that numbers public words in order; all other words share the token UNKNOWN.
+    """Return a vocabulary that numbers these public words in order; all other words share the token UNKNOWN.
 
     >>> number_words(["the", "of"]).numbers(["<BOS>", "of", "the", "sea", "<EOS>"])
     [1, 5, 4, 3, 2]
@@ -117,14 +117,14 @@ SEQUENCE = 10
 
 
 class UserData(msgspec.Struct):
-    """Samples of one user in a LEAF file: inputs and targets as JSON values."""
+    """The samples of one user in a LEAF file: inputs `x` and targets `y`, as JSON values."""
 
     x: list[Any]
     y: list[Any]
 
 
 class LeafFile(msgspec.Struct):
-    """One JSON file of LEAF: the names of the users, and for each user the samples and their number."""
+    """One JSON file of LEAF: the names of the users, and each user's samples and number of samples."""
 
     users: list[str]
     user_data: dict[str, UserData]
@@ -132,9 +132,9 @@ class LeafFile(msgspec.Struct):
 
 
 def read_leaf(folder: Path, words: Vocabulary, shape: tuple[int, ...] = (), classes: int = 0) -> Dataset:
-    """Read a LEAF folder, with the files train/*.json and, if there are any, test/*.json.
+    """Return the data set of a LEAF folder, with the files train/*.json and, if there are any, test/*.json.
 
-    The samples are images, lines of letters, or sequences of words.  The vocabulary `words` gives words their numbers.
+    The samples are images, lines of letters, or sequences of words; `words` is the vocabulary for words.
     """
     train = [part for file in _files(folder / "train") for part in _users(file, words)]
     test = [part for file in _files(folder / "test") for part in _users(file, words)] if _has(folder / "test") else []
@@ -182,7 +182,6 @@ def _users(path: Path, words: Vocabulary) -> Iterator[tuple[str, Samples]]:
 
 
 def _read_file(path: Path) -> Iterator[tuple[str, UserData]]:
-    """Yield the name and the raw samples of each user in a LEAF file, except users without samples."""
     try:
         file = msgspec.json.decode(path.read_bytes(), type=LeafFile)
     except (OSError, msgspec.DecodeError) as error:
@@ -211,7 +210,7 @@ def _samples(data: UserData, words: Vocabulary) -> Samples:
 
 
 def _lines(data: UserData) -> Samples:
-    """Return Shakespeare's lines: inputs of 80 characters, and the character that follows each."""
+    """Return the samples of a user of Shakespeare: lines of 80 characters, and the character that follows each line."""
     known = letters()
     x = np.array([known.numbers(line) for line in data.x], np.int32)
     if x.ndim != 2:
@@ -220,7 +219,7 @@ def _lines(data: UserData) -> Samples:
 
 
 def _comments(data: UserData, words: Vocabulary) -> Samples:
-    """Return Reddit's comments: sequences of up to ten words, and for every word the word that follows it."""
+    """Return the samples of a user of Reddit: sequences of up to ten words, and for every word the following word."""
     pairs = [
         (sequence, following)
         for comment, y in zip(data.x, data.y, strict=True)
@@ -251,7 +250,7 @@ _NEEDED = ("x_train", "y_train")
 
 
 def read_npz(path: Path, target: Target = "classification") -> Dataset:
-    """Read the arrays x_train and y_train of a .npz file, and x_test and y_test if the file has them.
+    """Return the data set of a .npz file with the arrays x_train and y_train, and possibly x_test and y_test.
 
     Inputs may have any shape.  Two more arrays are optional: `scale`, a number by which inputs are divided, and `keys`,
     the client of each training input.
@@ -301,7 +300,7 @@ _BYTES = 8
 
 
 def read_idx_folder(folder: Path, prefix: str = "", transposed: bool = False, first: int = 0) -> Dataset:
-    """Read the idx files {prefix}{train,t10k or test}-{images-idx3,labels-idx1}-ubyte[.gz] of a folder.
+    """Return the data set of the idx files {prefix}{train,t10k or test}-{images-idx3,labels-idx1}-ubyte[.gz].
 
     With `transposed`, rows and columns of the images are swapped, because EMNIST stores images transposed.  `first` is
     the smallest label in the files, which is 1 for EMNIST's letters.
@@ -365,7 +364,8 @@ def _read_cifar(folder: Path, train: list[str], test: str, labels: int, classes:
 
 
 def read_batch(path: Path, labels: int, classes: int) -> Samples:
-    """Read a binary CIFAR file whose records have `labels` labels each; the last label of each record is used."""
+    """Return images and labels of a binary CIFAR file with `labels` labels for each image, of which the last is used.
+    """
     try:
         data = np.fromfile(path, np.uint8)
     except OSError as error:

@@ -1,5 +1,5 @@
-"""Models as functions of one flat vector of parameters (softmax regression, linear regression, and a network with one
-hidden layer), and their losses and metrics for each kind of target.
+"""Models whose parameters are one flat vector: softmax regression, linear regression, and a network with one hidden
+layer; and losses and metrics for each kind of target.
 """
 
 import math
@@ -26,7 +26,7 @@ Slope = Callable[[Floats], Floats]
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """The training of one client in a round: its samples, the number of classes, and the seed of the samples' order."""
+    """What one client trains on in a round: its samples, the number of classes, and the seed of the samples' order."""
 
     samples: Samples = field(repr=False)
     classes: int
@@ -34,7 +34,7 @@ class Work:
 
 
 class Model(ABC):
-    """A model whose methods get the parameters as an argument.  Your own model defines `dim`, `gradient`, `scores`."""
+    """A model whose methods take the parameters as one vector.  Your own class defines `dim`, `gradient`, `scores`."""
 
     target: Target = "classification"
 
@@ -49,23 +49,23 @@ class Model(ABC):
 
     @abstractmethod
     def gradient(self, parameters: Floats, x: Floats, y: Labels, offset: Floats) -> Floats:
-        """Return the gradient of the mean loss on inputs (n, features); `offset` is added to each input's scores."""
+        """Return the gradient of the mean loss on samples; `offset` is added to the class scores of each input."""
 
     def slope(self, x: Floats, y: Labels, offset: Floats) -> Slope:
-        """Return the gradient on fixed samples as a function of the parameters."""
+        """Return the gradient of the mean loss on these samples, as a function of the parameters."""
         return partial(self.gradient, x=x, y=y, offset=offset)
 
     @abstractmethod
     def scores(self, parameters: Floats, x: Floats) -> Floats:
-        """Return scores of the shape (n, classes); the class with the highest score is the prediction."""
+        """Return the scores of n inputs, of the shape (n, classes); the prediction is the class with the highest."""
 
     def fit(self, start: Numbers, work: Work, how: Training) -> Floats:
-        """Return the update of one client that trains from `start`."""
+        """Return the update of one client that trains from `start`: the parameters after training minus `start`."""
         at, (x, y) = np.asarray(start, np.float64), work.samples
         return trainer.train(self, at, x, y, work.classes, how, work.seed)
 
     def fit_together(self, start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
-        """Return the updates of many clients that train in one pass, or None if training one by one is as fast."""
+        """Return the updates of many clients, trained together to save time; None if `fit` should train each alone."""
         return None
 
     def trained(self, parameters: Floats) -> Any:
@@ -96,7 +96,7 @@ class Softmax(Model):
         return self.slope(x, y, offset)(parameters)
 
     def slope(self, x: Floats, y: Labels, offset: Floats) -> Slope:
-        """Return the gradient on fixed samples as a function of the parameters; the samples are prepared only once."""
+        """Return the gradient of the mean loss on these samples, as a fast function of the parameters."""
         inputs = np.ones((y.size, self.features + 1))
         inputs[:, :-1] = x
         back = inputs.T / y.size
@@ -145,9 +145,9 @@ class Linear(Model):
 
 
 class Mlp(Model):
-    """A network with one hidden layer of rectified units and a softmax.
+    """A network with one hidden layer of rectified units, and a top layer with softmax (without it for a regression).
 
-    The parameters are weights and biases of the hidden layer, then of the top layer.  A regression has no softmax.
+    The parameters are weights and biases of the hidden layer, then of the top layer.
     """
 
     def __init__(self, features: int, classes: int, hidden: int = 32, target: Target = "classification") -> None:
@@ -162,7 +162,7 @@ class Mlp(Model):
         return (self.features + 1) * self.hidden + self._top.dim
 
     def initial(self, rng: np.random.Generator) -> Floats:
-        """Draw the weights: variance 2 / features in the hidden layer (He et al., 2015), 1 / hidden in the top."""
+        """Draw weights of variance 2 / features (hidden; He et al., 2015) and 1 / hidden (top layer); biases are 0."""
         drawn = np.zeros(self.dim)
         below, above = self.features * self.hidden, self.hidden * self.classes
         drawn[:below] = rng.normal(0, np.sqrt(2 / self.features), below)
@@ -199,7 +199,7 @@ def softmax(scores: Floats) -> Floats:
 
 
 def residuals(scores: Floats, y: Labels) -> Floats:
-    """Return the gradient of the mean cross entropy with respect to the scores: (probability - one-hot label) / n."""
+    """Return the gradient of the mean cross entropy of n samples by their scores: (probability - one-hot label) / n."""
     differences = softmax(scores)
     differences[np.arange(y.size), y] -= 1.0
     differences /= y.size
@@ -207,12 +207,12 @@ def residuals(scores: Floats, y: Labels) -> Floats:
 
 
 def errors(scores: Floats, y: Labels) -> Floats:
-    """Return the gradient of the mean squared error with respect to the scores, which have the shape (n, outputs)."""
+    """Return the gradient of the mean squared error by the scores, which have the shape (n, outputs)."""
     return 2 * (scores - y.reshape(len(y), -1)) / len(y)
 
 
 class Totals(NamedTuple):
-    """Sum of losses, number of right predictions and number of predictions, over samples or over their tokens."""
+    """Sum of losses, number of right predictions, and number of all predictions, of samples or of their tokens."""
 
     loss: float
     right: float
@@ -220,7 +220,7 @@ class Totals(NamedTuple):
 
 
 def metrics(target: Target, totals: Totals) -> dict[str, float]:
-    """Return the mean loss and, depending on the kind of target, accuracy, root mean squared error or perplexity.
+    """Return by name the mean loss and, for the kind of target, accuracy, root mean squared error or perplexity.
 
     >>> metrics("next-token", Totals(2 * math.log(8.0), 1, 2))["perplexity"]
     8.0
@@ -235,7 +235,7 @@ def metrics(target: Target, totals: Totals) -> dict[str, float]:
 
 
 def total(target: Target, scores: Floats, y: Labels) -> Totals:
-    """Return the sums over samples of losses and right predictions, from scores (n, classes) or (n, outputs)."""
+    """Return sums of losses and of right predictions over n samples, from scores (n, classes) or (n, outputs)."""
     if target == "regression":
         return Totals(float(((scores.reshape(y.shape) - y) ** 2).sum()), 0.0, y.size)
     shares = scores - scores.max(axis=1, keepdims=True)
@@ -244,7 +244,7 @@ def total(target: Target, scores: Floats, y: Labels) -> Totals:
 
 
 def table_metrics(encoder: Encoder, scores: Floats, y: Labels) -> dict[str, float]:
-    """Return the metrics of predictions for a table; for predicted numbers, `rmse` is in the units of the table."""
+    """Return the metrics of scores for rows of a table; in a regression, `rmse` is in the units of the labels."""
     if encoder.table.target == "classification":
         return metrics("classification", total("classification", scores, y)) | class_metrics(scores, y)
     scaled, true = scores.reshape(len(y), -1), y.reshape(len(y), -1)
@@ -261,7 +261,7 @@ def table_metrics(encoder: Encoder, scores: Floats, y: Labels) -> dict[str, floa
 
 
 def class_metrics(scores: Floats, y: Labels) -> dict[str, float]:
-    """Return balanced accuracy, macro F1 and the mean one-against-rest AUC, over the classes that occur in `y`.
+    """Return balanced accuracy, macro F1 and mean one-against-rest AUC by name, over the classes that occur in `y`.
 
     >>> class_metrics(np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0]]), np.array([0, 1, 0]))["auc"]
     0.5
@@ -290,7 +290,7 @@ def _auc(scores: Floats, positive: Labels) -> float:
 
 
 def torch_losses(target: Target, scores: Any, y: Any, offset: Any) -> tuple[Any, Any]:
-    """Return two tensors: the loss of each sample or token, and 1 where there is a target, else 0."""
+    """Return two tensors: the loss of each sample or token, and a mask of the samples or tokens that have a target."""
     import torch
 
     if target == "regression":

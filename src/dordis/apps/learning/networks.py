@@ -1,4 +1,4 @@
-"""Models by name: numpy models, the paper's networks (CNN, ResNet-18, VGG-19, ALBERT), or a class of the user.
+"""Construct models by name: numpy models, the paper's networks (CNN, ResNet-18, VGG-19, ALBERT), or a user's model.
 
 The networks are torch modules and need the extra 'torch'; ALBERT needs the extra 'nlp' as well.
 
@@ -32,7 +32,7 @@ for a pooling layer, which halves width and height.
 
 @dataclass(frozen=True)
 class Inputs:
-    """Description of a model's inputs and outputs.
+    """The numbers and kinds of inputs and outputs for which a model is constructed.
 
     `shape` is the shape of one input, and `classes` the number of scores for an input.  `tokens` is the size of the
     vocabulary if inputs are tokens, else 0.
@@ -116,8 +116,6 @@ def _group_norm(nn: Any, channels: int) -> list[Any]:
 
 
 def _residual(nn: Any, before: int, channels: int, stride: int) -> Any:
-    """Return a residual block: its output is the sum of its input and of the output of two convolutions."""
-
     class Residual(nn.Module):  # type: ignore[misc]
         """Add the input to the output of two convolutions; if their shapes differ, add a convolution of the input."""
 
@@ -207,7 +205,7 @@ NUMPY = ("softmax", "linear", "mlp")
 
 
 class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings from which one of the `NETWORKS` is constructed again, for a model that was saved."""
+    """The settings from which one of the `NETWORKS` can be constructed again, stored with a saved model."""
 
     name: str
     shape: tuple[int, ...]
@@ -217,15 +215,16 @@ class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     options: dict[str, Any]
 
     def construct(self) -> Model:
-        """Return the network; its parameters are still those of an untrained one."""
+        """Return the network, untrained: the saved parameters are not set."""
         inputs = Inputs(self.shape, self.classes, self.tokens, self.target)
         return make_model(self.name, inputs, self.options, seed=0)
 
 
 def make_model(name: str, inputs: Inputs, options: dict[str, Any], seed: int, device: str = "auto") -> Model:
-    """Return the model `name`.  A torch module is wrapped, with initial parameters that follow from `seed`.
+    """Return the model `name`: a built-in model, or what the function `package.module:name` returns.
 
-    Raise InputError if there is no such model, or if it does not fit the inputs or the options.
+    A torch module is wrapped as `TorchModel`; random initial parameters are drawn from `seed`.  Raise InputError if
+    there is no such model, or if it does not fit the inputs or the options.
     """
     if name not in NUMPY and name not in NETWORKS and ":" not in name:
         known = ", ".join((*NUMPY, *NETWORKS))
@@ -252,7 +251,6 @@ def make_model(name: str, inputs: Inputs, options: dict[str, Any], seed: int, de
 
 
 def _numpy_model(name: str, inputs: Inputs, options: dict[str, Any]) -> Model:
-    """Return the numpy model with this name; raise InputError if it does not fit the data."""
     if inputs.tokens:
         raise InputError(f"the model {name} takes numbers, but the data are tokens: use albert or a model of your own")
     if name == "mlp":
@@ -268,7 +266,7 @@ def _numpy_model(name: str, inputs: Inputs, options: dict[str, Any]) -> Model:
 
 
 def check_fits(model: Model, samples: Samples, classes: int) -> None:
-    """Raise InputError unless a model's scores and gradient on a few samples have the expected shapes."""
+    """Raise InputError unless the model's scores and gradient on a few `samples` have the expected shapes."""
     x, y = samples
     if isinstance(model, TorchModel):
         model.check_outputs(x, classes)
@@ -281,7 +279,7 @@ def check_fits(model: Model, samples: Samples, classes: int) -> None:
 
 
 def check_shape(what: str, values: Any, shape: tuple[int, ...]) -> None:
-    """Raise InputError unless `values`, the result of a model's method `what`, have the expected shape."""
+    """Raise InputError unless `values`, the result of the model's method named `what`, have the shape `shape`."""
     try:
         given = np.asarray(values, np.float64).shape
     except (TypeError, ValueError):

@@ -1,6 +1,6 @@
-"""The server's step: optimisers, and weights of clients by their number of samples.
+"""Optimisers of the server, and weights of clients by their number of samples.
 
-Optimisers are immutable; their memory of earlier rounds is passed in and returned.
+Optimisers are immutable: a step takes the memory of earlier rounds as an argument, and returns the new memory.
 """
 
 import math
@@ -17,7 +17,7 @@ Memory = dict[str, Floats]
 
 
 class RateSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A schedule of the learning rate: a factor for each step.
+    """A schedule of the learning rate: a factor of the rate for each step of the server.
 
     The factor rises to 1 over `warmup` steps, and then falls along half a cosine until it is `final` at step `steps`.
 
@@ -47,7 +47,8 @@ class RateSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class FedAvg(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="fedavg"):
     """FedAvg: the server adds `lr` times the mean update to the model.  With a `momentum` it is FedAvgM.
 
-    With records as the unit of privacy it is stochastic gradient descent.  A `schedule` changes the learning rate.
+    With records as the unit of privacy this is stochastic gradient descent.  A `schedule` changes the learning rate
+    from round to round.
 
     >>> FedAvg(lr=0.5).step(np.zeros(2), np.array([2.0, 4.0]), {})[0].tolist()
     [1.0, 2.0]
@@ -63,7 +64,7 @@ class FedAvg(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
 
     @property
     def has_memory(self) -> bool:
-        """Tell whether a step depends on earlier rounds."""
+        """Tell whether the server's step depends on earlier rounds, by momentum or a schedule."""
         return self.momentum > 0 or self.schedule is not None
 
     def step(self, parameters: Floats, mean: Floats, memory: Memory) -> tuple[Floats, Memory]:
@@ -108,9 +109,9 @@ Optimiser = FedAvg | FedAdam
 
 
 def scheduled_rate(lr: float, schedule: RateSchedule | None, memory: Memory) -> tuple[float, Memory]:
-    """Return the learning rate of the next step, and the memory after this step: the number of steps so far.
+    """Return the learning rate of the next step, and the memory after this step.
 
-    Without a schedule the memory is empty.
+    With a schedule, the memory has the number of steps taken; without one, it is empty.
     """
     if schedule is None:
         return lr, {}
@@ -119,8 +120,9 @@ def scheduled_rate(lr: float, schedule: RateSchedule | None, memory: Memory) -> 
 
 
 def update_average(memory: Memory, name: str, value: Floats, beta: float) -> Memory:
-    """Return a memory with two values: the moving average `name`, to which `value` was added, and the sum of the
-    weights of all values in the average.
+    """Return the moving average `name` of a memory after `value` is added, and the sum of the weights in the average.
+
+    `beta` is the weight of the past.
     """
     average = beta * memory.get(name, np.zeros(value.size)) + (1 - beta) * value
     weight = beta * memory.get(f"{name}_weight", np.zeros(())) + (1 - beta)
@@ -128,7 +130,7 @@ def update_average(memory: Memory, name: str, value: Floats, beta: float) -> Mem
 
 
 def average_without_bias(memory: Mapping[str, Floats], name: str) -> Floats:
-    """Return a moving average divided by the sum of its weights, which removes the bias of starting at zero."""
+    """Return the moving average `name`, divided by the sum of its weights to remove the bias of starting at zero."""
     average: Floats = memory[name] / memory[f"{name}_weight"]
     return average
 
@@ -147,10 +149,10 @@ class SampleWeights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
     """Weights of updates: a client's number of samples divided by `most`, and at most 1.
 
     An update is clipped before it is weighted, so the norm of a weighted update is at most the clip bound times the
-    weight.  The sensitivity is the clip bound, as without weights, and the mechanism clips once more.  The server
-    divides the sum by the number of clients, because the clients do not disclose their weights.  The quotient is too
-    short for a weighted mean, so the server multiplies it by `correction`.  This factor follows from `typical`, a
-    public guess of a client's number of samples.
+    weight.  The sensitivity is the clip bound, as without weights, and the mechanism clips once more.  The clients do
+    not disclose their weights, so the server cannot divide the sum by the sum of the weights.  It divides by the number
+    of clients instead, which is too large, and multiplies the quotient by `correction`.  This factor follows from
+    `typical`, a public guess of a client's number of samples.
     """
 
     most: int
@@ -161,7 +163,7 @@ class SampleWeights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
             raise InputError("weights need `most` of at least 1 sample, and a positive and finite `typical`")
 
     def weight(self, samples: int) -> float:
-        """Return the weight of a client with the given number of samples.
+        """Return the weight of a client with this number of samples.
 
         >>> SampleWeights(100, 50.0).weight(25), SampleWeights(100, 50.0).weight(1000)
         (0.25, 1.0)

@@ -27,12 +27,12 @@ Target = Literal["classification", "regression", "next-token"]
 _SCORES = {"classification": "classes", "regression": "number", "next-token": "tokens"}
 
 IGNORED = -100
-"""The target at positions without a token to predict; torch's losses ignore positions with this target by default."""
+"""The target at positions of a sequence without a token to predict; torch's losses ignore this target by default."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """The noun for a key of the data, such as "hospital", and the origin of the keys, such as "the column hospital"."""
+    """What a key in the data means: its noun, such as "hospital", and its origin, such as "the column hospital"."""
 
     name: str = "key"
     origin: str = "the array keys"
@@ -52,9 +52,9 @@ class Unit:
 class Dataset:
     """Training inputs and targets, and possibly test inputs and targets; inputs are stored as rows (n, features).
 
-    `keys` has the owner of each training input, such as its writer, if the owners are known.  All data of one key are
-    the unit of privacy, unless the configuration says otherwise.  `test_keys` has the owners of the test inputs.
-    `shape` is the shape of one input before it became a row.  Inputs are divided by `scale` when they are used.
+    `keys` names the owner of each training input, such as its writer, or is None if owners are not known.  All data of
+    one key are the unit of privacy, unless the configuration says otherwise.  `test_keys` names the owners of the test
+    inputs.  `shape` is the shape of one input before it became a row.  `as_inputs` divides inputs by `scale`.
     """
 
     x_train: Values = field(repr=False)
@@ -95,7 +95,7 @@ class Dataset:
 
     @cached_property
     def key_counts(self) -> tuple[Values, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the distinct keys, the index of each input's key among them, and the number of inputs of each key."""
+        """Return the distinct keys, the index of each training input's key, and the number of inputs of each key."""
         if self.keys is None:
             raise InputError("the data do not name their clients: give the array keys, or set the column client")
         keys, number, counts = np.unique(self.keys, return_inverse=True, return_counts=True)
@@ -124,7 +124,7 @@ class Dataset:
         return replace(self, x_train=x, x_test=test)
 
     def describe(self) -> dict[str, str]:
-        """Return shapes, counts and clients of the data as texts, by topic."""
+        """Return a summary of the data as texts by topic: inputs, shape, targets, owners."""
         rows = {
             "inputs": f"{len(self.x_train):,} to train on, {0 if self.x_test is None else len(self.x_test):,} to test",
             "shape of an input": f"{' x '.join(map(str, self.input_shape))}, {self.x_train.dtype}",
@@ -165,7 +165,7 @@ def check_classes(data: Dataset) -> None:
 
 
 def check_inputs(name: str, x: Values) -> Values:
-    """Return inputs as bytes or floating-point numbers; raise InputError if they are not finite numbers."""
+    """Return inputs as uint8, float32 or float64; raise InputError unless they are rows or images of finite numbers."""
     if x.ndim < 2 or not x.size or x.dtype.kind not in "fiub":
         raise InputError(f"{name} must hold numbers, one row or image for each input, not {x.dtype} {x.shape}")
     if x.dtype.kind == "f" and not np.isfinite(x).all():
@@ -179,7 +179,7 @@ def flatten(x: Values) -> Values:
 
 
 def check_labels(name: str, y: Values, inputs: int) -> Labels:
-    """Return labels as whole numbers, True as 1, False as 0; raise InputError for other labels or negative numbers."""
+    """Return labels of classes as int64, True as 1; raise InputError unless they are `inputs` numbers from 0 on."""
     if y.dtype.kind == "b":
         y = y.astype(np.int64)
     if y.shape != (inputs,) or y.dtype.kind not in "iu":
@@ -190,7 +190,7 @@ def check_labels(name: str, y: Values, inputs: int) -> Labels:
 
 
 def check_targets(name: str, y: Values, inputs: int, target: Target) -> Labels:
-    """Return targets as an array; raise InputError if they do not fit `target` or the number of inputs."""
+    """Return targets as int64 for a classification, else as float64; raise InputError if they do not fit."""
     if target == "classification":
         return check_labels(name, y, inputs)
     if y.ndim not in (1, 2) or len(y) != inputs or y.dtype.kind not in "fiu" or not np.isfinite(y).all():
@@ -296,10 +296,10 @@ def default_partition(data: Dataset) -> Partition:
 
 
 def remove_clients(data: Dataset, parts: list[Indices]) -> tuple[Dataset, str]:
-    """Remove clients' inputs from the test data, if other inputs remain.
+    """Return the data set without the clients' inputs in its test data, and a text that describes its test data.
 
-    Return the data set, and a text that describes its test data.  Test data without `test_keys` do not name their
-    users; such data stay as they are, because the caller declares them public.
+    If no other test inputs would remain, none is removed.  Test data without `test_keys` do not name their users; such
+    data stay as they are, because the caller declares them public.  `parts` has the samples of each client.
     """
     if data.keys is None or data.test_keys is None or data.x_test is None or data.y_test is None:
         return data, ""
@@ -324,7 +324,7 @@ def select_test_inputs(keys: Values, clients: Values, unit: Unit) -> tuple[npt.N
 
 
 def check_keys(data: Dataset, clients: int, each: int, some: bool) -> None:
-    """Raise InputError unless groups of `each` keys make exactly `clients` groups; with `some`, more are allowed."""
+    """Raise InputError unless the keys make exactly `clients` groups of `each` keys; with `some`, more are allowed."""
     keys, _, _ = data.key_counts
     there = data.unit.format_count(keys.size) + f", from {data.unit.origin}"
     possible = keys.size // each
@@ -339,7 +339,7 @@ def check_keys(data: Dataset, clients: int, each: int, some: bool) -> None:
 
 
 def describe_groups(data: Dataset, clients: int, each: int) -> str:
-    """Return the description of clients that each have the data of `each` keys, such as writers."""
+    """Return a text about clients that each have the data of `each` keys, such as writers."""
     keys, _, _ = data.key_counts
     one = data.unit.format_count(clients) if each == 1 else f"{clients:,} groups of {data.unit.format_count(each)}"
     left = keys.size - clients * each
@@ -348,7 +348,7 @@ def describe_groups(data: Dataset, clients: int, each: int) -> str:
 
 
 def describe_parts(data: Dataset, clients: int) -> str:
-    """Return the description of clients that are random parts of the data."""
+    """Return a text about clients that are random parts of the data."""
     parts = f"clients = {clients:,} parts of the data, dealt at random"
     if data.keys is None:
         return f"{parts}: the data do not say whose they are"
@@ -364,7 +364,7 @@ def _check_count(labels: Labels, clients: int, least: int) -> None:
 
 
 def _assign_owners(count: int, weights: npt.NDArray[np.float64]) -> Indices:
-    """Return the client of each of `count` samples; clients get samples in proportion to `weights`, rounded."""
+    """Return the client of each of `count` samples; the clients' numbers of samples are proportional to `weights`."""
     total = weights.sum()
     shares = weights / total if total > 0 else np.full(weights.size, 1 / weights.size)  # tiny alphas underflow
     ends = np.rint(np.cumsum(shares) * count).astype(np.int64)
@@ -385,7 +385,7 @@ def _even_out(owner: Indices, clients: int, least: int, rng: Generator) -> None:
 def _group_keys(data: Dataset, clients: int, each: int, rng: Generator | None) -> list[Indices]:
     """Return the indices of each client's samples: all samples of `each` owners, such as writers.
 
-    Owners are taken in ascending order of their keys, or at random if there is an `rng`; the others are left out.
+    The keys of the owners are taken in ascending order, or at random if there is an `rng`.  Excess keys are left out.
     """
     keys, number, _ = data.key_counts
     order = np.arange(keys.size) if rng is None else rng.permutation(keys.size)

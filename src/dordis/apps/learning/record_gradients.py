@@ -1,7 +1,7 @@
 """Learning with records as the unit of privacy: the gradient of each record, and the client that computes it.
 
 Gradients of numpy models are computed by formulas, gradients of torch modules by `torch.func`.  Records are processed
-in slices: groups of a constant number of records, whose gradients are computed at once.
+in *slices*: groups of a constant number of records, whose gradients are computed at once.
 """
 
 from abc import ABC, abstractmethod
@@ -23,12 +23,12 @@ from dordis.rounds.model import Numbers
 from dordis.rounds.records import DUMMY, Attempt, Places, RecordClient, is_independent
 
 MOST_NUMBERS = 2**22
-"""Largest number of coordinates in a slice, over all its gradients, so that the gradients stay in the cache."""
+"""Largest number of coordinates of all gradients of a slice (`slice_width`), so that they fit in the cache."""
 MOST_WIDTH = 128
 
 
 def slice_width(dim: int) -> int:
-    """Return the number of records in a slice for a model of `dim` parameters; it is the same in every slice of a run.
+    """Return the number of records whose gradients are computed at once (a slice), for a model of `dim` parameters.
 
     >>> slice_width(650), slice_width(26_010), slice_width(10_000_000)
     (128, 128, 1)
@@ -37,15 +37,15 @@ def slice_width(dim: int) -> int:
 
 
 class RecordGradients(ABC):
-    """A method to compute the gradient of the loss of each record of a slice separately."""
+    """Base of the classes that compute, for some records at once, the gradient of each single record's loss."""
 
     @abstractmethod
     def rows(self, parameters: Numbers, x: Values, y: Labels) -> Reals:
-        """Return one gradient for each record, as rows of a buffer that the next call may overwrite."""
+        """Return one row for each record (x[i], y[i]): its gradient.  The next call may overwrite the array."""
 
 
 def make_record_gradients(model: Model) -> RecordGradients:
-    """Return the object that computes a model's gradient for every record."""
+    """Return the `RecordGradients` for a model: by formulas, by `torch.func`, or one record after the other."""
     if isinstance(model, TorchModel):
         return TorchGradients(model)
     match model:
@@ -59,13 +59,13 @@ def make_record_gradients(model: Model) -> RecordGradients:
 
 
 class OneByOne(RecordGradients):
-    """Gradients of any numpy model, one record after the other."""
+    """Gradients of any numpy model, such as a user's, computed one record after the other."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
 
     def rows(self, parameters: Numbers, x: Values, y: Labels) -> Reals:
-        """Return the model's gradient on each record, as a batch of one."""
+        """Return the model's gradient on each record by itself."""
         at, offset = np.asarray(parameters, np.float64), np.zeros(1)
         rows = np.empty((len(y), self._model.dim))
         for i in range(len(y)):
@@ -80,7 +80,7 @@ class SoftmaxGradients(RecordGradients):
         self._model = model
 
     def rows(self, parameters: Numbers, x: Values, y: Labels) -> Reals:
-        """Return (x, 1) r^T for each record, where r is the predicted class probabilities minus the one-hot label."""
+        """Return (x, 1) r^T for each record, where r are the predicted class probabilities minus the one-hot label."""
         weights = np.asarray(parameters, np.float64).reshape(-1, self._model.classes)
         inputs = with_one(x)
         return outer(inputs, class_residuals(row_products(inputs, weights), y))
@@ -130,22 +130,22 @@ def with_one(x: Values) -> Floats:
 
 
 def row_products(x: Floats, weights: Floats) -> Floats:
-    """Return x times `weights`, computed row by row.
+    """Return the matrix product of `x` and `weights`, computed row by row.
 
-    In a product of whole matrices the rounding of one row would depend on the number of rows.
+    In one product of whole matrices the rounding of a row could depend on the number of rows.
     """
     products: Floats = np.stack([row @ weights for row in x])
     return products
 
 
 def outer(x: Floats, r: Floats) -> Floats:
-    """Return, for each i, the outer product of row i of x and row i of r, flattened to one row."""
+    """Return a matrix whose row i is the outer product of row i of `x` and row i of `r`, flattened."""
     products: Floats = (x[:, :, None] * r[:, None, :]).reshape(len(x), -1)
     return products
 
 
 def class_residuals(scores: Floats, y: Labels) -> Floats:
-    """Return the class probabilities minus the one-hot label, for each row."""
+    """Return, for each row of scores, the class probabilities minus the one-hot label."""
     r = softmax(scores)
     r[np.arange(y.size), y] -= 1.0
     return r
@@ -155,7 +155,7 @@ class TorchGradients(RecordGradients):
     """Gradients of a torch module by `vmap` of `grad`: each record is a batch of one, in evaluation mode.
 
     Every record has its own view of the weights.  With common weights a layer would multiply all records at once, and
-    the rounding of such a product depends on the position of a record in the slice.  Layers that draw random numbers,
+    the rounding of such a product depends on a record's position among the others.  Layers that draw random numbers,
     such as dropout, are switched off: the numbers drawn for one record would depend on the other records.
     """
 
@@ -169,13 +169,12 @@ class TorchGradients(RecordGradients):
         self._buffer = np.empty((0, model.dim), np.float32)
 
     def _loss(self, views: dict[str, Any], x: Any, y: Any) -> Any:
-        """Return the loss of one record with the parameters `views`."""
         scores = self._model._call(views, x[None])
         each, there = torch_losses(self._model.target, scores, y[None], 0)
         return (each * there).sum() / there.sum().clamp(min=1)
 
     def rows(self, parameters: Numbers, x: Values, y: Labels) -> Reals:
-        """Return one gradient for each record, computed in one thread and by deterministic algorithms."""
+        """Return one gradient for each record, computed in `constant_arithmetic`."""
         model, torch = self._model, self._torch
         if self._buffer.shape[0] != len(y):
             self._buffer = np.empty((len(y), model.dim), np.float32)
@@ -195,7 +194,10 @@ class TorchGradients(RecordGradients):
 
 @contextmanager
 def constant_arithmetic(torch: Any) -> Iterator[None]:
-    """Let torch use one thread and deterministic algorithms inside the block, so that equal slices give equal bits."""
+    """Let torch use one thread, deterministic algorithms and full float32 precision inside the block.
+
+    So the same computation on the same records always gives bitwise the same gradients.
+    """
     strict, precision = torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision()
     torch.use_deterministic_algorithms(True)
     torch.set_float32_matmul_precision("highest")
@@ -208,7 +210,7 @@ def constant_arithmetic(torch: Any) -> Iterator[None]:
 
 
 def check_no_batch_statistics(module: Any) -> None:
-    """Raise InputError for a layer whose output for one record depends on the other records of a batch."""
+    """Raise InputError if a torch module has batch normalisation, which mixes the records of a batch."""
     norms = import_torch().nn.modules.batchnorm._BatchNorm
     found = [name or type(layer).__name__ for name, layer in module.named_modules() if isinstance(layer, norms)]
     if found:
@@ -223,7 +225,10 @@ ROWS_AT_ONCE = 16
 
 
 class RecordLearner(RecordClient):
-    """A client of DP-SGD over records: each row is a record, or all rows with the same key in `keys` are one record."""
+    """A client with records as the unit of privacy: each row is a record, or all rows with the same id in `keys` are.
+
+    A *slice* is the group of records whose gradients are computed at once.
+    """
 
     def __init__(self, model: Model, samples: Samples, keys: Sequence[Any] | None = None) -> None:
         x, y = samples
@@ -240,7 +245,7 @@ class RecordLearner(RecordClient):
         self.described: Mapping[str, str] = {}
 
     def describe_data(self) -> Mapping[str, str]:
-        """Return the description of the client's own file, and the numbers of its rows and records."""
+        """Return a summary of the client's own file by topic, with the numbers of the client's rows and records."""
         rows = {"rows": f"{len(self._y) - 1:,} used"}
         return rows | dict(self.described) | {"records": f"{self.records:,}"}
 
@@ -261,14 +266,14 @@ class RecordLearner(RecordClient):
     def begin(self, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> None:
         """At the first call, test whether the rounding of a gradient depends on the other records of a slice.
 
-        If it does, the client computes one record, or one row of a record, at a time in all its rounds.
+        If it does, the client computes the gradient of one record, or of one row of a record, at a time from now on.
         """
         if not self._tested and not is_independent(self, round, model, dim, attempt):
             self._width = 1
         self._tested = True
 
     def record_gradients(self, round: RoundInfo, model: Numbers, places: Places) -> Reals:
-        """Return the negative gradient of each record's loss; the server adds their mean to the model."""
+        """Return the negative gradient of each record's loss, so that the server has to add the mean to the model."""
         if self._several:
             return self._mean_gradient(model, int(places[0]))
         rows = np.array([0 if place == DUMMY else self._rows[place][0] + 1 for place in places])
@@ -276,9 +281,9 @@ class RecordLearner(RecordClient):
         return np.negative(descents, out=descents)
 
     def _mean_gradient(self, model: Numbers, record: int) -> Reals:
-        """Return the negative mean of the gradients of one record's rows.
+        """Return the negative mean of the gradients of one record's rows; zeros for a dummy.
 
-        The rows are processed in groups of constant size; all rows of a group are of this record.
+        The rows are processed in groups of constant size, without rows of other records.
         """
         rows = np.zeros(0, np.int64) if record == DUMMY else self._rows[record] + 1
         total = np.zeros((1, self._model.dim))
@@ -308,7 +313,7 @@ def rows_of_records(rows: int, keys: Sequence[Any] | None) -> list[Places]:
 
 
 def check_keys(keys: Sequence[Any]) -> None:
-    """Raise InputError if a row has no record id, because the record to which the row belongs is then unknown."""
+    """Raise InputError if a key, the record id of a row, is missing."""
     for row, key in enumerate(keys):
         if key is None or key == "" or key != key:  # NaN is not equal to itself
             raise InputError(f"row {row + 1} has no record id: give every row one, or leave the row out")

@@ -1,4 +1,4 @@
-"""Options of federated learning (data, model, local training, step of the server), and their defaults for tables."""
+"""Options of federated learning (data, model, local training, step of the server), and defaults for tables."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -87,8 +87,9 @@ class Settings(Training, frozen=True):
 
 
 def read_settings(options: Mapping[str, Any], section: str = "app.options") -> Settings:
-    """Return the options of a configuration, or the arguments of a call if `section` is empty; raise an `InputError`
-    that names the first wrong option.
+    """Return `Settings` with these options; raise an `InputError` that names the first wrong option.
+
+    `section` is the part of the configuration with the options; it is empty if they are arguments of a call.
     """
     try:
         return msgspec.convert(dict(options), Settings)
@@ -97,9 +98,10 @@ def read_settings(options: Mapping[str, Any], section: str = "app.options") -> S
 
 
 NETWORK_RATE = 0.3
-"""Largest default of the clients' learning rate for models that are not linear, which diverge at higher rates.
+"""Default of the clients' learning rate for networks, unless the default for linear models is lower.
 
-It was chosen on `digits` with 60 clients, 20 rounds, 5 epochs and two kinds of convolutional networks.
+At higher rates networks diverge.  The value was chosen on `digits` with 60 clients, 20 rounds, 5 epochs and two kinds
+of convolutional networks.
 """
 
 
@@ -108,9 +110,9 @@ ADAM_RATE = 0.001
 
 
 def default_rate(settings: Settings, model: Any, rate: float) -> float:
-    """Return the default learning rate for a model, given by its name or as an object.
+    """Return the clients' default learning rate for `model`, which is the name of a model or an object.
 
-    `rate` is the default for softmax and linear regression by SGD.
+    `rate` is the default for the models `softmax` and `linear` by SGD.
     """
     if settings.method == "adamw":
         return ADAM_RATE
@@ -118,28 +120,28 @@ def default_rate(settings: Settings, model: Any, rate: float) -> float:
 
 
 def with_default_rate(settings: Settings, given: Collection[str], model: Any) -> Settings:
-    """Return settings for data that are no table; without `lr` in `given`, it gets the default for the model."""
+    """Return settings for data that are not a table: `lr` gets the model's default, unless `given` names `lr`."""
     return (
         settings if "lr" in given else msgspec.structs.replace(settings, lr=default_rate(settings, model, settings.lr))
     )
 
 
 RECORD_RATE = 4.0
-"""Product of the server's learning rate and the norm of a row, if records are protected (see `table_defaults`)."""
+"""Default of the server's learning rate with records as the unit of privacy, times sqrt(`encoder.width` + 1)."""
 
 
 def table_defaults(settings: Settings, given: Collection[str], encoder: Encoder, task: Task, model: Any) -> Settings:
     """Return settings for a table; settings whose names are not in `given` get defaults for scaled columns.
 
     An encoded row has `encoder.width` + 1 numbers in -1..1, including the constant of the intercept, so its norm grows
-    with the square root of this number.  The learning rates are divided by this norm.  Then a typical update has a norm
+    with the square root of this number.  The learning rates are divided by this root.  Then a typical update has a norm
     of about 1, the usual clip bound, and a step of the server changes the scores by the same amount for every width.
     In a classification with few clients the server's steps are shorter, so that the noise of some twenty rounds moves
     the scores by about 1.  Clients train for one epoch, since most have few rows.  `balance` is 0, since a client with
     one row has only one class.
 
-    With records as the unit of privacy the server steps along the mean of clipped gradients, whose noise is small, and
-    the server's learning rate is `RECORD_RATE` divided by the norm of a row.
+    With records as the unit of privacy the server steps along the mean of clipped gradients.  The noise on this mean is
+    small, and the server's learning rate is `RECORD_RATE` divided by this root.
     """
     root = math.sqrt(encoder.width + 1)
     if encoder.table.target == "classification":
@@ -162,7 +164,7 @@ def table_defaults(settings: Settings, given: Collection[str], encoder: Encoder,
 
 
 def weigh_classes(settings: Settings, encoder: Encoder | None, classes: int) -> Settings:
-    """Return the settings with `class_offset` chosen to have the effect of `class_weights`.
+    """Return the settings with `class_offset` computed from `class_weights`, so that it has the same effect.
 
     The offset of a class is -log(weight); training adds it to the score of the class in the loss.  The scores that
     minimise this loss predict the same probabilities as the scores that minimise the loss with weights.  Raise

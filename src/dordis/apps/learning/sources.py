@@ -1,6 +1,6 @@
-"""Load data: the built-in digits, a file or folder, or a public data set by name.
+"""Load data: the data that come with the package, a file or folder of the user, or a public data set by name.
 
-Files of a named data set are read from the folder `data_dir`.  If `data_dir` is not set, the files are downloaded from
+Files of a public data set are read from the folder `data_dir`.  If `data_dir` is not set, the files are downloaded from
 a public address, checked by size and SHA-256, and cached.  The files of LEAF's data sets cannot be downloaded.
 """
 
@@ -49,7 +49,7 @@ Advance = Callable[[int], None]
 """A function that is called with the number of bytes that arrived since its last call."""
 
 _PATIENCE = 30.0
-"""Seconds without a byte after which a download has failed."""
+"""Number of seconds without a received byte after which a download fails."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Remote:
 
 
 def fetch(remote: Remote, folder: Path) -> Path:
-    """Return the path of a file in `folder`, downloaded if it was missing; always check its size and SHA-256."""
+    """Return the path of a remote file in `folder`; download it if it is missing, and check its size and SHA-256."""
     path = folder / remote.name
     if path.is_file():
         check_download(path, remote)
@@ -98,7 +98,7 @@ def _complete(remote: Remote, part: Path) -> None:
 
 
 def _copy(answer: BinaryIO, file: BinaryIO, most: int, advance: Advance) -> None:
-    """Copy at most `most` + 1 bytes: the additional byte shows that a file is too long."""
+    """Copy at most `most` + 1 bytes: if the additional byte exists, the file is longer than expected."""
     left = most + 1
     while left and (piece := answer.read(min(_PIECE, left))):
         file.write(piece)
@@ -109,7 +109,7 @@ def _copy(answer: BinaryIO, file: BinaryIO, most: int, advance: Advance) -> None
 def check_download(path: Path, remote: Remote) -> None:
     """Raise InputError if a downloaded file has the wrong size or SHA-256.
 
-    The wrong file is removed, unless it is merely the beginning of a download that can be continued.
+    A wrong file is removed, but the beginning of an interrupted download (.part) is kept, to be continued.
     """
     size = path.stat().st_size
     if size < remote.size and path.suffix == ".part":
@@ -151,11 +151,11 @@ WORDS = 30_000
 
 @dataclass(frozen=True)
 class NamedData:
-    """A public data set with a name.
+    """A public data set that a configuration can name.
 
     `read` returns the data set; its arguments are the folder of the files, the settings, and the folder of the
-    configuration.  `folders` are folders in `data_dir` that may have the files.  A folder has the files if one of its
-    files matches the pattern `probe`.  `remotes` are the files to download.
+    configuration.  The files are in `data_dir` or in one of its subfolders `folders`: the folder with a file that
+    matches the pattern `probe`.  `remotes` are the files to download.
     """
 
     read: "Callable[[Path, Settings, Path], Dataset]"
@@ -180,9 +180,9 @@ def digits() -> Dataset:
 
 
 def hospitals(record: str = "") -> Dataset:
-    """Return a data set of made-up patients of ten hospitals, with other made-up patients as test data.
+    """Return the data set of the made-up patients of ten hospitals, with other made-up patients as test data.
 
-    If `record` names a column, rows with the same id in this column are one record.
+    If `record` is the name of a column, rows with the same id in this column are one record.
     """
     test = draw_hospitals(1, 1000, seed=2)
     del test["hospital"]
@@ -190,7 +190,7 @@ def hospitals(record: str = "") -> Dataset:
 
 
 def load(settings: "Settings", home: Path = Path(), record: str = "") -> Dataset:
-    """Return the data set that the settings name, with record ids from the column `record` if it is not empty.
+    """Return the data set that the settings name; `record` is the column with the record ids, empty if there is none.
 
     Paths in the settings are relative to `home`.  Raise InputError if there is no such data set.
     """
@@ -224,9 +224,10 @@ def load(settings: "Settings", home: Path = Path(), record: str = "") -> Dataset
 
 
 def read_tables(train: Any, test: Any, table: Table, record: str = "") -> Dataset:
-    """Return the data set of a table and of a public test table, each a path, a DataFrame or a mapping of columns.
+    """Return the data set with the training rows `train` and the public test rows `test`, described by `table`.
 
-    If `record` names a column, rows with the same id in this column are one record.
+    Each of the two is a path, a DataFrame or a mapping of columns; `test` may be None.  If `record` is the name of a
+    column, rows with the same id in this column are one record.
     """
     columns = as_columns(train, "the table")
     encoder = Encoder.from_columns(table, columns, record)
@@ -244,7 +245,7 @@ def read_tables(train: Any, test: Any, table: Table, record: str = "") -> Datase
 
 
 def column_unit(client: str) -> Unit:
-    """Return the `Unit` of a table in which the column with the name `client` says to which client a row belongs."""
+    """Return the `Unit` of a table whose column `client` names the client of each row."""
     return Unit(client, f"the column {client}")
 
 
@@ -261,7 +262,7 @@ def _tables(path: Path, settings: "Settings", home: Path, record: str) -> Datase
 
 
 def find_folder(name: str, data_dir: str, home: Path) -> Path:
-    """Return the folder with the files of a named data set, which is `data_dir` or a folder in it.
+    """Return the folder with the files of the public data set `name`: `data_dir`, relative to `home`, or a subfolder.
 
     If `data_dir` is empty, download the files and return their folder.  Raise InputError if the files are not found.
     """
@@ -297,7 +298,6 @@ def cache() -> Path:
 
 
 def _unpack(path: Path, folder: Path) -> None:
-    """Unpack a .tar.gz or .zip file into the folder; do nothing for other files."""
     if path.name.endswith(".tar.gz"):
         with tarfile.open(path) as archive:
             archive.extractall(folder, filter="data")

@@ -1,6 +1,6 @@
-"""The task of federated learning: model, clients' data and settings, from a configuration or from Python objects.
+"""Construct what server and clients of federated learning share: model, data and settings.
 
-The Python objects are a model, and the clients' data: a table, a list, a mapping or torch data sets.
+They come from a configuration, or from Python objects: a model, and the clients' data as a table, a list or a mapping.
 """
 
 import copy
@@ -59,17 +59,17 @@ class LearningTask:
     unit: str = ""
     """A text that says what one client, the unit of privacy, is."""
     measured: str = ""
-    """A text that says which users the test data are from; empty if the test data do not name users."""
+    """A text about the users of the test data; empty if the test data do not say whose they are."""
     encoder: Encoder | None = None
     """Preprocessing, if the data are a table."""
     described: Mapping[str, str] = field(repr=False, default_factory=dict)
     """Summary of the client's own file by topic, for the owner; empty if the clients have no files of their own."""
     keys: Callable[[int], Sequence[Any] | None] = field(repr=False, default=lambda place: None)
-    """A function from the zero-based index of a client to the record ids of its rows; None if each row is a record."""
+    """A function from the zero-based index of a client to its rows' record ids, or to None if each row is a record."""
 
 
 def prepare_learning(settings: Settings, task: Task) -> LearningTask:
-    """Load the data, partition them among the clients, and construct the model."""
+    """Return the learning task of a configuration: load the data, partition them, and construct the model."""
     if settings.own_files:
         return own_files_task(settings, task)
     data = load(settings, task.folder, task.record)
@@ -90,10 +90,10 @@ def prepare_learning(settings: Settings, task: Task) -> LearningTask:
 
 
 def own_files_task(settings: Settings, task: Task) -> LearningTask:
-    """Return the learning task of a deployment in which each client has a file of its own, and the server has no file.
+    """Return the learning task of a deployment in which each client trains on all rows of its own file.
 
-    Each client trains on all rows of its own file.  The sizes of the model follow from the public description of the
-    table, so that no party needs another party's file.
+    The server has no file of rows to train on.  The sizes of the model follow from the public description of the table,
+    so that no party needs another party's file.
     """
     table, path = settings.table, task.folder / settings.data
     if table is None:
@@ -132,8 +132,9 @@ def own_files_task(settings: Settings, task: Task) -> LearningTask:
 
 
 def task_from_data(data: Dataset, settings: Settings, task: Task, build: Callable[[Inputs], Model]) -> LearningTask:
-    """Partition the data among the clients of a task, and construct the model with `build`, which gets the inputs'
-    shape and kind.
+    """Return the learning task of a data set: partition the samples among the clients, and construct the model.
+
+    `build` constructs the model from the description of its inputs and outputs.
     """
     settings = weigh_classes(settings, data.encoder, data.classes)
     model = build(Inputs(data.input_shape, data.classes, data.tokens, data.target, task.folder))
@@ -160,13 +161,13 @@ def take_first(test: Samples | None, most: int) -> Samples | None:
 
 
 LEAST_CLIENTS = 3
-"""Least number of clients: with two, each client could subtract its update from the sum and see the other's update."""
+"""Least number of clients: with two, each could subtract its update from the sum and see the other's, under noise."""
 
 
 IGNORED_SETTINGS = {
     "centred", "client", "data_dir", "features", "label", "own_files", "partition", "shape", "vocabulary"
 }  # fmt: skip
-"""Settings that are for files of data."""
+"""Settings that only apply to data read from files."""
 
 
 def gather(
@@ -178,10 +179,10 @@ def gather(
     given: Collection[str],
     task: Task,
 ) -> LearningTask:
-    """Return the learning task of Python objects; raise InputError if model and data do not fit each other.
+    """Return the learning task of a model and the data of clients; raise InputError if they do not fit each other.
 
-    `given` names the settings that the caller set explicitly.  Only the seed and the unit of privacy of `task` are
-    used: the number of clients follows from `clients`.
+    `clients` are the data: one entry for each client, or with `table` the rows of a table.  `given` names the settings
+    that the caller set explicitly.  The number of clients follows from `clients`, and not from `task`.
     """
     if table is not None:
         return _gather_table(model, clients, test, table, settings, given, task)
@@ -236,7 +237,7 @@ def _gather_table(
 
 
 def check_clients(count: int) -> None:
-    """Raise InputError if there are fewer than `LEAST_CLIENTS` clients, too few for a sum to hide one among them."""
+    """Raise InputError if `count` clients are too few for a sum to hide the update of one of them."""
     if count < LEAST_CLIENTS:
         raise InputError(f"{count} clients are too few to hide one among the others: give {LEAST_CLIENTS} or more")
 
@@ -266,7 +267,7 @@ def _outputs(targets: list[Any]) -> int:
 
 
 def as_model(model: Any, inputs: Inputs, settings: Settings, seed: int) -> Model:
-    """Return a `Model`; `model` is the name of a model, a `Model` to return as it is, or a torch module to copy."""
+    """Return `model` as a `Model`: construct it if it is a name, copy and wrap it if it is a torch module."""
     if isinstance(model, str):
         return make_model(model, inputs, settings.options, seed, settings.device)
     if isinstance(model, Model):
@@ -279,7 +280,10 @@ def as_model(model: Any, inputs: Inputs, settings: Settings, seed: int) -> Model
 
 
 def samples(clients: Any) -> dict[str, tuple[Any, Any]]:
-    """Return inputs and labels by client, from a list or a mapping of pairs (x, y) or of torch data sets."""
+    """Return pairs of inputs and labels by client name.
+
+    `clients` is a list, or a mapping by name, of pairs (x, y), torch data sets or data loaders.
+    """
     if not isinstance(clients, Iterable) or isinstance(clients, str | bytes) or hasattr(clients, "dataset"):
         raise InputError(
             "the data must be a list or a mapping with an entry for each client, such as a pair (x, y) or a data "
@@ -311,7 +315,7 @@ def _pair(whose: str, held: Any) -> tuple[Any, Any]:
 
 
 def _is_list_of_samples(held: Any) -> bool:
-    """Tell whether two entries are two samples (x, label), and not the inputs and the labels of several samples."""
+    """Tell whether the entries of a list are samples (x, label), and not the inputs and the labels of all samples."""
     return all(isinstance(item, tuple) and len(item) == 2 and not np.ndim(item[1]) for item in held)
 
 
@@ -329,7 +333,7 @@ def is_table(data: Any) -> bool:
 def check_samples(whose: str, x: Any, y: Any, target: Target) -> Samples:
     """Return the inputs and targets of one client, or of the test data, as arrays.
 
-    Raise InputError if they do not fit each other; `whose` names the owner of the data in the error.
+    Raise InputError if inputs and targets do not fit each other or `target`; `whose` names their owner in the error.
     """
     inputs, labels = as_array(f"x of {whose}", x), as_array(f"y of {whose}", y)
     if inputs.ndim and not len(inputs):
@@ -344,5 +348,5 @@ def check_samples(whose: str, x: Any, y: Any, target: Target) -> Samples:
 
 
 def as_numbers(x: Values) -> Values:
-    """Return inputs as `check_inputs` returns them: whole numbers, other than bytes, as floating-point numbers."""
+    """Return inputs with whole numbers converted to floating-point numbers, except for bytes (uint8)."""
     return x if x.dtype.kind == "f" or x.dtype == np.uint8 else x.astype(np.float64)

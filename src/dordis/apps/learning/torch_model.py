@@ -40,16 +40,16 @@ EVALUATED = 64
 
 
 class TorchModel(Model):
-    """A torch module that maps inputs (n, ..) to scores (n, classes), and whose parameters are the initial model.
+    """A torch module that maps inputs (n, ..) to scores (n, classes); its own parameters are the initial ones.
 
     A module for two classes may have one output instead of two, the log odds of class 1: then the loss is logistic.
     For regression there is one score for each input; for next-token prediction the scores are (n, length, tokens).
     Parameters with `requires_grad` False are frozen: they and the buffers keep their values and are in no update.  A
     module that changes its buffers in training is refused: the running statistics of batch normalisation would reveal
     one client's data to others without noise.  Inputs that are whole numbers, such as tokens, are passed as int64 if
-    the module can be called with them, else in the number type of its parameters.  Layers that draw random numbers,
-    such as dropout, draw them from a generator seeded for the client and the round.  In a batched pass (`fit_batched`)
-    all clients share one generator, which is seeded for one of these clients and the round.
+    the module accepts int64, else in the number type of its parameters.  Layers that draw random numbers, such as
+    dropout, draw them from a generator seeded for the client and the round.  In a batched pass (`fit_batched`) all
+    clients share one generator, which is seeded for one of these clients and the round.
     """
 
     def __init__(self, module: Any, target: Target = "classification", device: str = "cpu") -> None:
@@ -69,11 +69,11 @@ class TorchModel(Model):
         self.architecture: Any = None
         """The settings of a network that dordis constructed (`networks.Architecture`); None for a user's module."""
         self.draws_in_turn = False
-        """Whether a layer drew from torch's global generator, which threads share.  If so, threads are not used."""
+        """Whether a layer drew random numbers from torch's global generator; then clients do not train in threads."""
 
     @cached_property
     def dim(self) -> int:
-        """Return the number of parameters of the module that are not frozen."""
+        """Return the number of all values in the parameters of the module that are not frozen."""
         return sum(tensor.numel() for tensor in self._named.values())
 
     @property
@@ -83,14 +83,12 @@ class TorchModel(Model):
 
     @property
     def is_small(self) -> bool:
-        """Tell whether the model has so few parameters that torch's calls take longer than the arithmetic."""
+        """Tell whether the model has so few parameters that many clients train fastest in one batched pass."""
         return self.dim <= training_buffers.LARGEST
 
     @property
     def threads(self) -> int | None:
-        """Return the number of threads for one operation: 1 for a model of up to `SMALL` parameters, else None, which
-        leaves the choice to torch.
-        """
+        """Return the number of threads of a torch operation; None, if the model is not small, leaves it to torch."""
         return 1 if self.dim <= SMALL else None
 
     def initial(self, rng: np.random.Generator) -> Floats:
@@ -109,7 +107,7 @@ class TorchModel(Model):
         return np.asarray(slope.cpu().numpy(), np.float64)
 
     def fit(self, start: Numbers, work: Work, how: Training) -> Floats:
-        """Return the update of one client, trained on the device with the batches that `trainer.train` would use."""
+        """Return the update of one client that trains from `start`; the batches are the same as in `trainer.train`."""
         with use_threads(self.threads), seed_torch(seed_number(work.seed)):
             return self.training_buffers(1)[0].fit(start, work, how)
 
@@ -125,19 +123,19 @@ class TorchModel(Model):
         return fit_in_threads(self, start, works, how) if updates is None else updates
 
     def training_buffers(self, count: int) -> list[TrainingBuffers]:
-        """Return one set of buffers for each of `count` threads; later calls return the same buffers."""
+        """Return `count` objects in which clients train, one for each thread; later calls return the same objects."""
         self._training_buffers += [TrainingBuffers(self) for _ in range(count - len(self._training_buffers))]
         return self._training_buffers[:count]
 
     def scores(self, parameters: Floats, x: Values) -> Floats:
-        """Return the module's output in evaluation mode."""
+        """Return the module's scores for inputs `x` with these parameters, in evaluation mode."""
         self._module.eval()
         with self._torch.no_grad(), use_threads(self.threads):
             scores = self._call(self._views(self._parameters(parameters)), self._inputs(x))
         return np.asarray(scores.cpu().numpy(), np.float64)
 
     def evaluate(self, parameters: Floats, x: Values, y: Labels) -> dict[str, float]:
-        """Return the metrics of the module on samples, computed batch by batch on the device."""
+        """Return the metrics of the module with these parameters on samples, `EVALUATED` samples at a time."""
         torch, views = self._torch, self._views(self._parameters(parameters))
         views = channels_last(views) if has_known_layers(self._module) else views
         self._module.eval()
@@ -152,8 +150,9 @@ class TorchModel(Model):
         return metrics(self.target, Totals(*map(float, sums)))
 
     def check_outputs(self, x: Values, classes: int) -> None:
-        """Raise InputError unless the module returns, for the inputs `x`, scores of the shape that the target needs,
-        and training keeps its buffers.
+        """Raise InputError unless the module returns scores of the shape that the target needs for the inputs `x`.
+
+        Raise InputError also if the module changes its buffers in training.
         """
         scores = self._try(self._inputs(x))
         if isinstance(scores, Exception):
@@ -189,9 +188,9 @@ class TorchModel(Model):
         return module
 
     def trained_parameters(self, module: Any) -> list[Any]:
-        """Return the parameters of a copy of the module that are not frozen.
+        """Return the parameters that are not frozen of `module`, a copy of this model's module.
 
-        They are found by name: a copy that is made while another thread evaluates has tensors without a gradient.
+        They are found by name, because in a copy that is made while another thread evaluates all look frozen.
         """
         return [parameter for name, parameter in module.named_parameters() if name in self._named]
 
@@ -200,7 +199,7 @@ class TorchModel(Model):
         return {name: as_array(name, part) for name, part in self._module.state_dict().items() if name in self._fixed}
 
     def restore_fixed(self, values: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Set frozen parameters and buffers; raise InputError if others are stored than the module has."""
+        """Set frozen parameters and buffers to `values`; raise InputError if names or shapes are not the module's."""
         own = {name: part for name, part in self._module.state_dict().items() if name in self._fixed}
         stored = {name: self._torch.from_numpy(np.array(value)) for name, value in values.items()}
         if {name: part.shape for name, part in own.items()} != {name: part.shape for name, part in stored.items()}:
@@ -233,7 +232,7 @@ class TorchModel(Model):
         return self._torch.tensor(values, dtype=like.dtype, device=like.device)
 
     def _inputs(self, x: Values) -> Any:
-        """Return inputs as a tensor: numbers in the module's number type, tokens as whole numbers."""
+        """Return inputs as a tensor: int64 for whole numbers if the module accepts int64, else its number type."""
         if x.dtype.kind in "iu" and self._takes_integers is None:
             zeros = self._tensor(np.zeros((1, *x.shape[1:]), np.int64), self._torch.int64)  # the same for all data
             self._takes_integers = not isinstance(self._try(zeros), Exception)
@@ -274,8 +273,9 @@ class TorchModel(Model):
         return self._class_scores(self._torch.func.functional_call(self._module, views, (x,)))
 
     def _class_scores(self, scores: Any) -> Any:
-        """Return one score for each class; a single output of the module is the score of class 1, and class 0 gets the
-        score 0.
+        """Return one score for each class from the module's output.
+
+        If the module has a single output, it is the score of class 1, and class 0 gets the score 0.
         """
         if self.target != "classification" or (scores.ndim == 2 and scores.shape[1] > 1):
             return scores

@@ -1,9 +1,9 @@
-"""One step of training by many clients at once, with a large torch model that is a sequence of common layers.
+"""Fast training of many clients that take one step each, with a large torch model that is a sequence of common layers.
 
-If each client takes a single step of training, all clients take it from the same parameters, the model of the round.
-So one forward and one backward pass serve a group of clients; only the gradients of the weights are computed client by
-client, from the inputs of a layer and the gradients at the layer's outputs.  Each client gets the update that it would
-get if it trained alone, up to the order of floating-point additions.
+All these clients take their single step from the same parameters, the model of the round.  So one forward and one
+backward pass serve a group of clients; only the gradients of the weights are computed client by client, from the inputs
+of a layer and the gradients at the layer's outputs.  Each client gets the update that it would get if it trained alone,
+up to the order of floating-point additions.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dordis.apps.learning.torch_model import TorchModel
 
 GROUP = 64
-"""Number of samples in a pass: many, to reuse the weights in the cache; but not more samples than fit in the cache."""
+"""Largest number of samples in a pass: many, to reuse the weights in the cache, but not more than fit in the cache."""
 
 
 class LayerPass(NamedTuple):
@@ -33,8 +33,9 @@ class LayerPass(NamedTuple):
 
 
 def fit_one_step(model: "TorchModel", start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
-    """Return the updates of clients that take one step each, in order; None if a client takes several steps, or if the
-    target, the device or a layer is not supported.
+    """Return the updates of clients that take one step each, in order.
+
+    Return None if a client takes several steps, or if the target, the device or a layer is not supported.
     """
     known = has_known_layers(model._module) and not model.has_frozen
     if not known or model.target != "classification" or model.device.type != "cpu" or not is_one_step(works, how):
@@ -68,14 +69,14 @@ def has_known_layers(module: Any) -> bool:
 
 
 def _is_plain(layer: Any) -> bool:
-    """Tell whether a layer keeps the first axis (samples) and its input unchanged; convolutions must pad with zeros."""
+    """Tell whether a layer changes neither its input nor the axis of samples, and any padding is a number of zeros."""
     shaped = getattr(layer, "start_dim", 1) == 1 and getattr(layer, "dim", 1) == 1
     padding = getattr(layer, "padding_mode", "zeros") == "zeros" and not isinstance(getattr(layer, "padding", 0), str)
     return shaped and padding and not getattr(layer, "inplace", False)
 
 
 def channels_last(views: dict[str, Any]) -> dict[str, Any]:
-    """Return parameters, with the weights of convolutions in channels-last memory order, the fastest on CPUs."""
+    """Return parameters by name, with weights of convolutions in channels-last memory order, the fastest on CPUs."""
     return {name: _channels_last(view) if view.ndim == 4 else view for name, view in views.items()}
 
 
@@ -104,7 +105,7 @@ class OneStep:
         self._generators = [self._torch.Generator().manual_seed(seed) for seed in seeds]
 
     def run(self, views: dict[str, Any], updates: Sequence[Floats]) -> None:
-        """Take every client's one training step from the parameters `views`; write each update into `updates`."""
+        """Compute the one training step of every client from the parameters `views`; write it into `updates`."""
         caught, scores = self._forward(views)
         slopes = self._torch.autograd.grad(self._loss(scores), [layer.outputs for layer in caught])
         written = [self._model._views(self._torch.from_numpy(update)) for update in updates]
@@ -116,7 +117,7 @@ class OneStep:
             trainer.check_converged(update, self._how)
 
     def _forward(self, views: dict[str, Any]) -> tuple[list[LayerPass], Any]:
-        """Return the layers that have weights, with their inputs and outputs for the samples, and the class scores."""
+        """Return the inputs and outputs of all layers with weights, and the class scores, for the group's samples."""
         nn, x, caught = self._torch.nn, self._x, []
         for name, layer in self._model._module.named_children():
             if type(layer) is nn.Dropout:
@@ -145,7 +146,7 @@ class OneStep:
     def _loss(self, scores: Any) -> Any:
         """Return -lr times the sum, over the clients, of the mean loss of each client's samples.
 
-        The gradient that one client's samples contribute is then the whole SGD step of this client, with factor -lr.
+        The part of its gradient that comes from one client's samples is then the SGD step of this client.
         """
         torch, model, sizes = self._torch, self._model, self._torch.tensor(self._sizes)
         offsets = [trainer.label_offset(work.samples[1], work.classes, self._how) for work in self._works]
@@ -157,7 +158,7 @@ class OneStep:
 def write_gradient(
     torch: Any, caught: LayerPass, views: dict[str, Any], slope: Any, x: Any, update: dict[str, Any]
 ) -> None:
-    """Write the gradient of one client, for weights and bias of one layer, into the client's update.
+    """Write the gradient of one client with respect to weights and bias of one layer into the client's update.
 
     `x` has the layer's inputs for the client's samples, and `slope` the gradients at the layer's outputs.
     """
@@ -177,7 +178,7 @@ def write_gradient(
 
 
 def _groups(works: Sequence[Work]) -> list[list[int]]:
-    """Divide the clients into groups of at most `GROUP` samples, or of one client; return the indices in each group."""
+    """Return groups of client indices: the clients of a group have at most `GROUP` samples, or it is one client."""
     groups: list[list[int]] = [[]]
     held = 0
     for place, work in enumerate(works):

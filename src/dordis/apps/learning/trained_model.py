@@ -1,10 +1,10 @@
 """A trained model with its preprocessing: it predicts from raw rows, and can be saved, loaded and exported.
 
-The exported program, for torch or ONNX, takes one row of 32-bit numbers for each input, in the order of the columns in
-`preprocessing.json`.  A number is passed as it is in the table, an empty cell as NaN, and a text as its index in the
-public list of categories, or -1 if it is not in the list.  The program clips, scales and encodes as in training.  It
-returns scores of the classes, or numbers in the units of the labels.  If training would refuse or skip a row because of
-an empty cell in a numeric column, the program returns NaN for such a row.  Exporting needs torch.
+Exporting, to torch or ONNX, needs torch.  If the model was trained on a table, the exported program takes rows of
+32-bit numbers, with the columns in the order of `preprocessing.json`.  A number is passed as it is in the table, an
+empty cell as NaN, and a text as its index in the public list of categories, or -1 if it is not in the list.  The
+program clips, scales and encodes as in training.  It returns scores of the classes, or numbers in the units of the
+labels.  If training would refuse or skip a row for an empty cell in a numeric column, the program returns NaN for it.
 """
 
 import io
@@ -32,16 +32,16 @@ from dordis.errors import InputError, MissingExtra
 from dordis.privacy.scaling import Floats
 
 SAVED_MODEL = "model.dordis"
-"""Name of the file in the directory of a run that has the trained model and its preprocessing."""
+"""Name of the file with the trained model and its preprocessing, in the directory of a run."""
 WEIGHTS, FIXED, DESCRIPTION = "parameters.npy", "fixed.npz", "model.json"
 FORMAT = "dordis model 2"
 
 
 class ModelDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Description from which a saved built-in model is constructed again.
+    """Description of a saved model, from which a built-in model is constructed again.
 
     `kind` is the name of a built-in model.  Its dimensions are in `sizes`, or in `architecture` for a torch network.
-    For a user's model, `kind` names the class of the model, which is not stored.
+    For a user's model, `kind` only names the class: the class itself is not stored.
     """
 
     format: str
@@ -54,18 +54,24 @@ class ModelDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, eq=False)
 class TrainedModel:
-    """A model, its parameters, and the preprocessing of its inputs, if it was trained on a table."""
+    """A trained model: the model, its parameters, and, if it was trained on a table, the encoder of its rows.
+
+    `model` is None if the class of a user's model is not known.
+    """
 
     model: Model | None = field(repr=False)
     parameters: Floats = field(repr=False)
     encoder: Encoder | None = field(default=None, repr=False)
     description: ModelDescription | None = None
     fixed: Mapping[str, npt.NDArray[Any]] = field(repr=False, default_factory=dict)
-    """Frozen parameters and buffers that were read for a torch module whose class is not stored."""
+    """Frozen parameters and buffers of a torch module, by name, as they were read from a file."""
 
     @classmethod
     def from_run(cls, directory: Path, model: Model | None, parameters: Floats) -> Self:
-        """Return the model of a run of `dordis.train`; its class is the caller's, and the directory has the rest."""
+        """Return the trained model of a run of `dordis.train`, from the caller's `model` and the trained `parameters`.
+
+        Frozen parameters and buffers of a torch module are read from the run's directory.
+        """
         if isinstance(model, TorchModel):
             model.restore_saved(directory)
         return cls(model, parameters)
@@ -77,7 +83,7 @@ class TrainedModel:
 
     @property
     def module(self) -> Any:
-        """Return the trained torch module; if the model is not a torch module, return the parameters."""
+        """Return the trained torch module, or the parameters if the model is not a torch module."""
         return self.parameters if self.model is None else self.model.trained(self.parameters)
 
     def scores(self, rows: Any) -> Floats:
@@ -100,7 +106,7 @@ class TrainedModel:
             raise InputError(f"the model cannot take inputs of shape {x.shape[1:]}: {first_line(error)}") from None
 
     def predict(self, rows: Any) -> npt.NDArray[Any]:
-        """Return predictions for rows of a table, or for inputs: classes, tokens, or numbers in units of the label."""
+        """Return the predictions for table rows or an array of inputs: classes, tokens, or numbers in label units."""
         scores = self.scores(rows)
         if self.encoder is not None:
             return self.encoder.decode(scores)
@@ -110,9 +116,9 @@ class TrainedModel:
         return numbers[:, 0] if numbers.shape[1] == 1 else numbers
 
     def save(self, path: str | Path) -> Path:
-        """Write parameters, columns, ranges and categories to one file, which `dordis.load` reads; return its path.
+        """Write the parameters and the description of model and table to a file; return its path.
 
-        The file contains no pickled objects.
+        `dordis.load` reads the file.  It contains no pickled objects.
         """
         where, weights = Path(path), io.BytesIO()
         np.save(weights, self.parameters, allow_pickle=False)
@@ -133,7 +139,7 @@ class TrainedModel:
 
 
 def is_built_in(model: Model | None) -> bool:
-    """Tell whether a model can be constructed again from its description."""
+    """Tell whether dordis constructed the model, so that it can be constructed again from its description."""
     return isinstance(model, Softmax | Linear | Mlp) or getattr(model, "architecture", None) is not None
 
 
@@ -156,8 +162,8 @@ def describe_model(model: Model | None, encoder: Encoder | None) -> ModelDescrip
 def read_model(path: Path, model: Model | None = None) -> TrainedModel:
     """Read a saved model.
 
-    The file does not contain the class of a user's own model.  For such a model pass `model`; otherwise only the
-    parameters are read.  Raise InputError if the file cannot be read or does not fit `model`.
+    The file does not contain the class of a user's own model.  Pass such a model as `model`; without it, the result has
+    the parameters but cannot predict.  Raise InputError if the file cannot be read or does not fit `model`.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -206,8 +212,8 @@ def _build(description: ModelDescription) -> Model | None:
 
 
 PREPROCESSING = "preprocessing.json"
-"""Name under which an exported program contains the description of its columns and output: as an extra file of
-torch.export, or as a field of the ONNX metadata.
+"""Name of the description of columns and output in an exported program: an extra file of torch.export, or a field of
+the ONNX metadata.
 """
 ONNX = ".onnx"
 
@@ -275,7 +281,10 @@ def _example_inputs(model: Model, example: Any) -> Any:
 
 
 def torch_module(model: Model, parameters: Floats) -> Any:
-    """Return a torch module that computes a model's scores; raise InputError if a user's model is no torch module."""
+    """Return a torch module that computes the scores of `model` with these parameters.
+
+    Raise InputError for a user's model that is not a torch module.
+    """
     torch = import_torch()
 
     def affine(values: Floats, inputs: int, outputs: int) -> Any:
@@ -303,9 +312,9 @@ def torch_module(model: Model, parameters: Floats) -> Any:
 
 
 def with_preprocessing(module: Any, encoder: Encoder) -> Any:
-    """Return a module that encodes raw rows and applies `module`.
+    """Return a torch module that encodes raw rows as `encoder` does, and applies `module` to them.
 
-    It returns scores of the classes, or numbers in the units of the labels.
+    Its output is scores of the classes, or numbers in the units of the labels.
     """
     torch, table = import_torch(), encoder.table
 

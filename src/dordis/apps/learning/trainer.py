@@ -1,4 +1,4 @@
-"""Local training: gradient descent on one client's samples in numpy; and seeds, devices and optimisers for torch.
+"""Local training on one client's samples in numpy, and functions for training with torch: checks, seeds, devices.
 
 torch is imported only when it is used for the first time.
 """
@@ -29,7 +29,7 @@ BETA2, TINY = 0.999, 1e-8
 LARGEST_RATE = 1e4
 """Largest allowed learning rate.  A larger learning rate is a mistake, which the clipping of updates would hide."""
 _SMOOTHING = 0.01
-"""Number that is added to the count of every label, so that the log frequency of an absent label is finite."""
+"""Number that is added to the count of every label, so that the logarithm of an absent label's frequency is finite."""
 
 
 class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,16 +74,16 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise InputError("the decay of weights is 0 or more, and so is the limit on samples (0: all)")
 
     def takes_all(self, samples: int) -> bool:
-        """Tell whether every step of a client with `samples` samples takes all of them."""
+        """Tell whether a client with this number of samples uses all of them in every step."""
         return not 0 < self.batch < samples and not 0 < self.limit < samples
 
 
 def train(
     model: "Model", start: Floats, x: Floats, y: Labels, classes: int, how: Training, seed: Sequence[int]
 ) -> Floats:
-    """Return the update of a client: new parameters minus `start`; zeros if it has no samples.
+    """Return a client's update: the parameters after training minus `start`; zeros if the client has no samples.
 
-    The order of samples comes from the seed, a sequence of non-negative integers; nothing else is random.
+    The order of samples comes from `seed`, which are non-negative integers; nothing else is random.
     """
     update, step = np.zeros(start.size), make_stepper(how)
     offset = label_offset(y, classes, how)
@@ -104,9 +104,9 @@ def check_converged(update: Floats, how: Training) -> None:
 
 
 def make_stepper(how: Training) -> Callable[[Floats, Floats], Floats]:
-    """Return a function from gradient and parameters to the step to take, by SGD with momentum or by AdamW.
+    """Return a function from the gradient and the parameters to the step of SGD with momentum, or of AdamW.
 
-    The function remembers the moments of the gradients of its earlier calls.
+    The function keeps its momentum, or its moments, from call to call: make one for each training.
     """
     first: Floats | float = 0.0
     second: Floats | float = 0.0
@@ -134,7 +134,7 @@ def make_stepper(how: Training) -> Callable[[Floats, Floats], Floats]:
 def slopes(
     model: "Model", x: Floats, y: Labels, offset: Floats, how: Training, seed: Sequence[int]
 ) -> "Iterator[Slope]":
-    """Return an iterator over the steps, which yields the gradient function on the samples of each step.
+    """Return an iterator that yields, for each step, the gradient on this step's samples as a function of parameters.
 
     If all steps take all samples, the same function is yielded for every step.
     """
@@ -144,9 +144,9 @@ def slopes(
 
 
 def batches(samples: int, how: Training, seed: Sequence[int]) -> Iterator[Indices]:
-    """Yield the sample indices of each step.
+    """Yield, for each step, the indices of the samples that it takes; `samples` is the number of all samples.
 
-    An epoch takes every sample once; with `limit`, all epochs take the same `limit` random samples.
+    An epoch takes every sample once; with `how.limit`, all epochs take only the same `how.limit` random samples.
     """
     if not samples:
         return
@@ -158,7 +158,7 @@ def batches(samples: int, how: Training, seed: Sequence[int]) -> Iterator[Indice
 
 
 def label_offset(y: Labels, classes: int, how: Training) -> Floats:
-    """Return the number that training adds to the score of each class in the loss.
+    """Return an array with the number that is added to the score of each class in the loss.
 
     It is `class_offset` plus `balance` times the logarithm of the frequency of the class in `y`.
     """
@@ -180,8 +180,10 @@ def import_torch() -> Any:
 
 
 def check_module(module: Any) -> None:
-    """Raise InputError unless an object is a torch module that can be trained: its parameters must have values of one
-    number type, 32 or 64 bits, and no layer may keep running statistics.
+    """Raise InputError unless `module` is a torch module that can be trained.
+
+    The parameters to train must have values of one number type, float32 or float64.  No layer may keep running
+    statistics.
     """
     torch = import_torch()
     if not isinstance(module, torch.nn.Module):
@@ -210,7 +212,7 @@ def check_module(module: Any) -> None:
 
 
 def check_buffers(module: Any, before: Mapping[str, Any]) -> None:
-    """Raise InputError if a buffer of a module that was called in training differs from its value `before`."""
+    """Raise InputError if training has changed a buffer of a module: its value differs from the one in `before`."""
     torch = import_torch()
     for name, buffer in module.named_buffers():
         if name not in before or not torch.equal(buffer, before[name]):
@@ -221,7 +223,7 @@ def check_buffers(module: Any, before: Mapping[str, Any]) -> None:
 
 
 def fixed_tensors(module: Any) -> dict[str, Any]:
-    """Return frozen parameters and buffers of a torch module by name: tensors that share their memory."""
+    """Return the frozen parameters and the buffers of a torch module by name, without copying them."""
     torch, held = import_torch(), module.state_dict(keep_vars=True)
     return {
         name: part.detach() for name, part in held.items() if isinstance(part, torch.Tensor) and not part.requires_grad
@@ -234,9 +236,9 @@ def first_line(error: Any) -> str:
 
 
 def as_array(name: str, values: Any) -> npt.NDArray[Any]:
-    """Return numbers as an array: also a tensor on a graphics processor, or one with a gradient or of bfloat16.
+    """Return `values` as a numpy array; they may be any torch tensor, such as one on a graphics processor.
 
-    Raise InputError, with `name`, if the values are not an array.
+    Raise InputError if they cannot be converted to an array; `name` names the values in the error.
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(values, torch.Tensor):
@@ -250,7 +252,7 @@ def as_array(name: str, values: Any) -> npt.NDArray[Any]:
 
 @contextmanager
 def seed_torch(seed: int) -> Iterator[None]:
-    """Seed torch's generator inside the block, if torch is imported, and restore it afterwards."""
+    """Seed torch's global random generator inside the block, if torch is imported; afterwards restore its state."""
     torch = sys.modules.get("torch")
     if torch is None:
         yield
@@ -269,7 +271,7 @@ def accelerator(torch: Any) -> str:
 
 @contextmanager
 def use_threads(count: int | None) -> Iterator[None]:
-    """Let each torch operation inside the block use `count` threads; None leaves torch's number as it is."""
+    """Let each torch operation inside the block use `count` threads; with None, as many as outside."""
     torch = import_torch()
     before = torch.get_num_threads()
     if count is None or count == before:
@@ -297,7 +299,7 @@ def find_device(name: str) -> Any:
 
 
 def make_optimiser(tensor: Any, how: Training) -> Any:
-    """Return torch's optimiser of `tensor` for the options `how`: SGD with momentum, or AdamW."""
+    """Return torch's optimiser SGD or AdamW for the parameters `tensor`, with the options `how`."""
     optim = import_torch().optim
     if how.method == "adamw":
         betas = (how.momentum, BETA2)
@@ -306,5 +308,5 @@ def make_optimiser(tensor: Any, how: Training) -> Any:
 
 
 def seed_number(seed: Sequence[int]) -> int:
-    """Return a seed of several numbers as a single number, the form that torch takes."""
+    """Return one number that is derived from the numbers of `seed`, because torch takes a single number as seed."""
     return int(np.random.SeedSequence(list(seed)).generate_state(1, np.uint64)[0])

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 
 class TrainingBuffers:
-    """A copy of the module in which one client at a time trains.
+    """A copy of a model's torch module, in which clients train one after the other.
 
-    All parameters are parts of one flat tensor, and all gradients are parts of a second one.  The next client uses the
+    All parameters are parts of one flat tensor, and all gradients are parts of a second one.  All clients use the
     same memory, because allocating memory takes longer than the step of a client with few samples.
     """
 
@@ -84,7 +84,7 @@ class TrainingBuffers:
         return update
 
     def _dropout(self, layer: Any, x: Any) -> Any:
-        """Apply dropout with this object's own generator, because all threads share torch's global generator."""
+        """Apply dropout to `x` with a generator of this object, because all threads share torch's global generator."""
         if not layer.p:
             return x
         return x * self._torch.empty_like(x).bernoulli_(1 - layer.p, generator=self._generator).div_(1 - layer.p)
@@ -93,7 +93,8 @@ class TrainingBuffers:
 def fit_in_threads(model: "TorchModel", start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
     """Train clients in threads; return their updates in order, the same as if the clients trained one after the other.
 
-    Return None if threads are not faster, or if a layer drew from torch's global generator, which threads share.
+    Return None if threads would not be faster, or if a layer draws random numbers from torch's global generator, which
+    threads share.
     """
     torch, workers = model._torch, min(model._torch.get_num_threads(), len(works))
     if workers < 2 or model.threads != 1 or model.device.type != "cpu" or model.draws_in_turn:
@@ -120,7 +121,7 @@ def fit_in_threads(model: "TorchModel", start: Numbers, works: Sequence[Work], h
 
 
 _UNUSED = 3
-"""The reference count, inside the loop of `take`, of an array to which nothing outside the pool refers."""
+"""The reference count, inside the loop of `UpdateBuffers.take`, of an array to which only the pool refers."""
 
 
 class UpdateBuffers:
@@ -131,7 +132,7 @@ class UpdateBuffers:
         self._lock = threading.Lock()
 
     def take(self, size: int, dtype: npt.DTypeLike) -> Floats:
-        """Return an unused array; its contents are arbitrary."""
+        """Return an array of this size and type to which only the pool refers; its contents are arbitrary."""
         with self._lock:
             for array in self._arrays:
                 if sys.getrefcount(array) == _UNUSED and array.size == size and array.dtype == dtype:
@@ -142,14 +143,17 @@ class UpdateBuffers:
 
 
 LARGEST = 20_000
-"""Largest number of parameters for which one pass for many clients is faster than a pass for each client."""
+"""Largest number of a model's parameters for which one pass for many clients is faster than a pass for each client."""
 TOGETHER = 64
-"""Number of clients in a pass; the clients of a pass have similar numbers of samples, so that little padding is needed.
-"""
+"""Largest number of clients in a batched pass."""
 
 
 def fit_batched(model: "TorchModel", start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
-    """Return the updates of clients in order; None if batched passes are not possible, or not faster."""
+    """Return the updates of clients in order, trained in batched passes of up to `TOGETHER` clients.
+
+    Clients with similar numbers of samples share a pass, so that little padding is needed.  Return None if there are
+    fewer than two clients, if one has no samples, or if the module does not support batched passes.
+    """
     if len(works) < 2 or not all(len(work.samples[1]) for work in works):
         return None
     updates: dict[int, Floats] = {}
@@ -167,7 +171,10 @@ def fit_batched(model: "TorchModel", start: Numbers, works: Sequence[Work], how:
 
 
 class BatchedPass:
-    """Clients that train at once; clients with fewer steps or smaller batches are padded with samples of weight 0."""
+    """A batched pass: clients that train at once, each with its own copy of the parameters.
+
+    Clients with fewer steps or smaller batches than others are padded with samples of weight 0.
+    """
 
     def __init__(self, model: "TorchModel", works: Sequence[Work], how: Training) -> None:
         self._model, self._how, self._torch = model, how, model._torch
@@ -188,7 +195,7 @@ class BatchedPass:
         return self._torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)
 
     def run(self, start: Numbers) -> list[Floats]:
-        """Take all steps of all clients; return the update of each client after its own last step."""
+        """Train all clients from `start`; return the update of each after its own last step."""
         torch, model, how, clients = self._torch, self._model, self._how, len(self._rows)
         begun = model._parameters(start)
         at = begun.expand(clients, -1).clone()

@@ -222,7 +222,6 @@ class Encoder(msgspec.Struct, frozen=True):
         return columns.select(~skipped), int(skipped.sum())
 
     def _empty(self, columns: Columns, name: str) -> npt.NDArray[np.bool_]:
-        """Return for each row whether its cell in a column is empty."""
         return np.array([text is None for text in columns.texts(name, self.table.listed(name))], np.bool_)
 
     def _clients(self, columns: Columns, client: str) -> npt.NDArray[Any]:
@@ -237,7 +236,6 @@ class Encoder(msgspec.Struct, frozen=True):
         return texts.astype(str)
 
     def _records(self, columns: Columns) -> npt.NDArray[Any]:
-        """Return the record id of each row; raise InputError if the column is missing or a row has no id."""
         if self.record not in columns.names:
             raise InputError(f"{columns.where} has no column '{self.record}', which names the records: privacy.record")
         texts = columns.texts(self.record)
