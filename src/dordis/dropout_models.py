@@ -376,7 +376,7 @@ class DropoutSchedule:
         return u in self._gone
 
     def coming(self, clients: Iterable[ClientId]) -> Iterable[ClientId]:
-        """Return the clients that come to a round with open arrival, in order: those that do not leave before it."""
+        """Return the clients that come to a round with open arrival, in order, without those that leave before it."""
         return [u for u in self._order(self._index, tuple(clients)) if not self.is_early(u)]
 
     def is_early(self, u: ClientId) -> bool:

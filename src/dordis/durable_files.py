@@ -173,13 +173,13 @@ class LockedFile:
     descriptor: int
 
     def read(self, start: int = 0) -> bytes:
-        """Return the content after an offset, by default all of it."""
+        """Return the content of the file from byte `start` on."""
         with os.fdopen(self.descriptor, "rb", closefd=False) as file:
             file.seek(start)
             return file.read()
 
     def append(self, line: bytes) -> None:
-        """Append a line, which is on disk when this returns; if that fails, undo it and raise `OSError`."""
+        """Append a line, which is on disk when this returns; if that fails, restore the file and raise `OSError`."""
         size = os.fstat(self.descriptor).st_size
         try:
             if os.write(self.descriptor, line) != len(line):

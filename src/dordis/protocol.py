@@ -81,7 +81,7 @@ def requests_in(namespace: Mapping[str, Any]) -> "tuple[type[Message], ...]":
 
 
 Requests = Mapping[ClientId, Message]
-"""One batch of requests; each key is the id of the receiver.  All receivers are clients, or all are helpers."""
+"""Requests that are sent together, by the id of the receiver.  All receivers are clients, or all are helpers."""
 Replies = Iterable[tuple[ClientId, Message]]
 """An iterator of replies with their senders, so that a server can add up vectors without holding them all."""
 Flow = Generator[Requests, Replies, None]

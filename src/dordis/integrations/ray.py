@@ -254,7 +254,7 @@ class RayAccumulator(Accumulator):
 
 
 class RayVectors(Vectors):
-    """Computes on vectors in Ray tasks, each for one slice of a vector; there is one slice per processor."""
+    """Computes on vectors in Ray tasks, each for one part of a vector; a vector has as many parts as processors."""
 
     def __init__(self, workers: Workers) -> None:
         super().__init__()
@@ -275,7 +275,7 @@ class RayVectors(Vectors):
             self._add(total, negate_noise, (released, add))
 
     def _add(self, total: Vector, compute: Callable[[Any, int, int], Vector], what: Any) -> None:
-        """Add the vector that `compute` returns for `what` to `total` in place; a Ray task computes each slice."""
+        """Add the vector that `compute` returns for `what` to `total` in place; each part is computed by a Ray task."""
         task, shared = _task(compute), ray.put(what)
         step = -(-total.size // self._slices // GROUP) * GROUP
         starts = range(0, total.size, max(1, step))

@@ -2,8 +2,8 @@
 
 The same files always give the same bytes of the archive: files are sorted, and stored without compression and without
 times.  `contents.json` has the hashes of the files, so an altered byte is detected, inside and outside of the files.
-Somebody who alters a file and `contents.json` together makes a new archive.  What detects every such archive is the
-SHA-256 of the original one, which `write_archive` returned.
+But somebody can alter a file and `contents.json` together.  Only the SHA-256 of the original archive, which
+`write_archive` returned, detects every alteration.
 """
 
 import hashlib

@@ -12,11 +12,11 @@ from dordis.errors import UnexpectedRequest
 from dordis.protocol import ClientId, Requests
 
 Count = Callable[[Collection[ClientId]], None]
-"""Counts one participation of each of these clients; the count is durable when this returns.  It may raise."""
+"""Counts one participation of each of these clients; the count is stored for good when this returns.  It may raise."""
 Dropped = Mapping[int, int]
 """The number of dropouts by chunk, for all chunks whose survivors U3 are fixed."""
 Charge = Callable[[Dropped], None]
-"""Charges the round, given the dropouts by chunk; the charge is durable when this returns.  It may raise."""
+"""Charges the round, given the dropouts by chunk; the charge is stored for good when this returns.  It may raise."""
 
 
 class PrivacyGate:

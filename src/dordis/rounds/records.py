@@ -1,8 +1,8 @@
 """Training in rounds whose unit of privacy is a record: sample records, compute one gradient for each, sum exactly.
 
-The gradient of a record must not depend on other records.  But floating-point rounding depends on the shape of a batch,
-and the server chooses the model, which may amplify rounding errors.  So gradients are computed in *slices*: batches of
-constant size, whose empty places are filled with dummies.  `check_independence` tests, for a given model and the
+The gradient of a record must not depend on other records.  But floating-point rounding depends on how many records are
+computed together, and the server chooses the model, which may amplify rounding errors.  So gradients are computed in
+*slices*: groups of constant size, filled up with dummies.  `check_independence` tests, for a given model and the
 client's data, that the records of a slice do not influence each other.
 
 No single record may make its client fail.  If the computation of a slice raises, the gradients of its records are

@@ -258,7 +258,7 @@ class DordisGrid(Grid):
         return PrivateRun(Run.start(home.job, home, Path(config.output), to_toml(config)), home, app)
 
     def _check_prospects(self, job: Job) -> None:
-        """Raise `HopelessPlan`, and log it, if the noise lets next to nothing be learnt; not with `accept_hopeless`."""
+        """Unless `accept_hopeless` is set, log and raise `HopelessPlan` if the noise lets next to nothing be learnt."""
         if job.design.plan is None or self._accept_hopeless:
             return
         try:
@@ -351,7 +351,7 @@ class PrivateRun:
         return finished, self.app.layout.to_record(model, self.app.vector + weighted_mean(finished, self.home.weights))
 
     def _next(self) -> FinishedRound | None:
-        """Run the next round and return it, None after the last planned round; close the run and raise if it fails."""
+        """Run the next round and return it, or None after the last one; if the round fails, close the run and raise."""
         try:
             return next(self._rounds, None)
         except BudgetExceeded:

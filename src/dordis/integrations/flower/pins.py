@@ -21,7 +21,8 @@ from dordis.rounds.records import ROOM
 from dordis.selection.beacon import FileBeacon
 
 KEYS, REGISTRY, STATE = "dordis-keys", "dordis-registry", "dordis-state"
-"""Names of the settings for the owner's key file, the registry of all clients, and the directory for durable state."""
+"""Names of the settings for the owner's key file, the registry of all clients, and the directory of the node's state.
+"""
 HELPER_KEYS = "dordis-helper-keys"
 """Name of the setting for the file with the keys that the node uses if it is a helper of assisted rounds."""
 COHORT, LEAST_COHORT = "dordis-cohort", "dordis-least-cohort"
@@ -56,7 +57,7 @@ class Pins:
         return self._keys(HELPER_KEYS) if self.is_pinned else None
 
     def helper_store(self) -> FileHelperStore:
-        """Return the durable state of a pinned node as a helper, in a directory beside its helper key file."""
+        """Return the state that a pinned node has as a helper, stored in a directory beside its helper key file."""
         path = self._path(HELPER_KEYS)
         if path is None:
             raise InputError(f"set {HELPER_KEYS} on this node")
