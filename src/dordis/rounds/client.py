@@ -47,8 +47,9 @@ class Client:
     `mechanism` is a third party's class, installed by the owner; no server can make a client load one.  `user_code`
     decides what a failure of the application does: stop the run (`UserCode`, the default), or give a zero update
     and tell the owner (`ZeroOnFailure`, for deployments).  With a `form` the client refuses invitations with models or
-    updates of other lengths.  The journal never has a sum of records' gradients: a client that restarts after `Train`
-    samples and sums anew when the parameters arrive.  With `sums_at_opening`, every client samples and sums only then.
+    updates of other lengths.  With `sums_at_opening`, the gradients of records are summed when the
+    parameters arrive, and not at `Train`.  The journal never has such a sum: a client that restarts between training
+    and encoding leaves the round.
     """
 
     def __init__(
@@ -169,7 +170,7 @@ class ClientRound:
         self._parameters: Parameters | None = None
         self.summing: SummingClient[Any] | None = None
         self._delivering: DeliveryClient | None = None
-        self._closed = self._used = self._is_restored = False
+        self._closed = self._used = False
 
     @classmethod
     def entered(cls, client: Client, journal: Journal, invite: Invite, proof: bytes) -> "ClientRound":
@@ -186,7 +187,6 @@ class ClientRound:
         """Return the round as it was when the process stopped; answers not in the journal are computed anew."""
         invited, *events = journal.events(client.events)
         restored = cls(client, journal, invited)
-        restored._is_restored = True
         for event in events:
             restored._recall(event)
         return restored
@@ -296,7 +296,7 @@ class ClientRound:
     def begin(self, request: Opening) -> Message:
         """Consent to the parameters, encode the update, and return the first reply of the summing protocol."""
         private = self.consent(request.parameters, request.proofs)
-        if self.invite.terms.records and self._update is None and (self._client.sums_at_opening or self._is_restored):
+        if self.invite.terms.records and self._client.sums_at_opening:
             self._update = self._sum_records(self.invite.terms.records)
         vector = self.encode(private)
         self._journal.note(Encoded(private.parameters, vector.astype("<u4", copy=False).view(np.uint8).data))
