@@ -258,7 +258,7 @@ class DordisGrid(Grid):
         return PrivateRun(Run.start(home.job, home, Path(config.output), to_toml(config)), home, app)
 
     def _check_prospects(self, job: Job) -> None:
-        """Unless `accept_hopeless` is set, log and raise `HopelessPlan` if the noise lets next to nothing be learnt."""
+        """Log and raise `HopelessPlan` if the noise lets next to nothing be learnt, unless `accept_hopeless` is set."""
         if job.design.plan is None or self._accept_hopeless:
             return
         try:

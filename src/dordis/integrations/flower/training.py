@@ -130,7 +130,7 @@ class FlowerApp(RecordClient):
         return self._learner.width
 
     def begin(self, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> None:
-        """At the first call, test whether records that are computed together influence each other's gradients.
+        """Test, at the first call, whether records that are computed together influence each other's gradients.
 
         If they do, compute one gradient at a time from then on.
         """
