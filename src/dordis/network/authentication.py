@@ -7,7 +7,7 @@ and a signature of the challenge and of the server certificate that it saw.  The
 certificate verifies the signature.  A malicious server cannot relay another server's challenge to log in there as this
 client: the client signs the certificate of the malicious server, and the other server refuses this signature.
 
-Both ways require a valid certificate by this federation's authority, and a member of the run that is not revoked.
+In both ways the client's certificate must be valid and by this federation's authority, and the client must be a member.
 """
 
 import asyncio
@@ -226,7 +226,7 @@ class ExpiryWatch:
             await asyncio.sleep(DAY)
 
     def announce(self, certificate: x509.Certificate) -> None:
-        """Log a warning if fewer days are left than a number in ANNOUNCED_DAYS for which none was logged before."""
+        """Log a warning if fewer days are left than a number in ANNOUNCED_DAYS, once per number and certificate."""
         days = certificates.days_left(certificate, self.now())
         due = min((limit for limit in ANNOUNCED_DAYS if days < limit), default=None)
         if due is not None and (certificate.serial_number, due) not in self._announced:

@@ -237,7 +237,7 @@ def create_participant(
 
 @dataclass(frozen=True)
 class AgreedRuns:
-    """The runs that an owner agrees to, one installation for each; the file `registry` is read again for every run."""
+    """The runs that an owner agrees to, one installation per configuration; `registry` is read again for every run."""
 
     installations: tuple[ClientInstallation, ...]
     registry: Path

@@ -38,7 +38,7 @@ LONGEST_RETRY_PAUSE = 5.0
 ATTEMPTS = 8
 """Number of failed attempts in a row, each without progress, after which a transfer is given up."""
 PROGRESS = 1 << 16
-"""A failed download that received at least this number of bytes counts as progress, and not as a failed attempt."""
+"""If a failed attempt to download received at least this number of bytes, the count of failed attempts starts again."""
 STALL = 60.0
 """Seconds without progress after which the client interrupts a transfer and tries again."""
 LARGEST_DOWNLOAD = 1 << 32

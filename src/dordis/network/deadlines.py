@@ -86,7 +86,7 @@ class AdaptiveDeadlines:
         return settings.stages.get(kind, default) + self._work.get(kind, 0.0)
 
     def set_parameters(self, parameters: Parameters) -> None:
-        """Set the seconds that are added to helpers' deadlines, for the work that n_max clients, the most, would cause.
+        """Set the seconds that are added to helpers' deadlines, for rounds with n_max clients, the largest number.
 
         A helper decrypts the clients' mask seeds at `OpenBoxes`, and sums the clients' masks at `Reveal`.
         """

@@ -359,9 +359,10 @@ class OpenRounds:
 
 
 def say_farewell(visits: VisitEndpoint, poll: float) -> None:
-    """Tell visiting clients that the run is over; return when all that asked for a task since the start were told.
+    """Tell visiting clients that the run is over; return when all that asked this server for a task were told.
 
-    Return at the latest after 2 `poll` or LONGEST_FAREWELL seconds.  Clients visit every `poll` seconds on average.
+    Return after 2 * `poll` seconds at the latest, and after LONGEST_FAREWELL seconds if that is less.  `poll` is the
+    average time between two visits of a client.
     """
     visits.end_run()
     end = time.monotonic() + min(LONGEST_FAREWELL, 2 * poll)

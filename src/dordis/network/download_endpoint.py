@@ -287,7 +287,7 @@ class ReceiptEndpoint:
             raise web.HTTPInternalServerError(text=str(error)) from None
 
     def history(self, client: int, after: int = -1, known: int = -1) -> list[Shown]:
-        """Return the history of all rounds after index `after`: their hashes, and the client's receipts after `known`.
+        """Return the history after round `after`: the hashes of receipts, and the client's own receipts after `known`.
 
         Raise LedgerDamaged if a receipt is damaged.
         """

@@ -83,7 +83,7 @@ class NetworkExchange(MessageMeter):
         self.exclusions: dict[ClientId, str] = {}
         """Clients that are excluded from the round, with the reason: a constant of this module, or an error name."""
         self.late: dict[ClientId, str] = {}
-        """Clients that are excluded because they replied too late, with the type name of the unanswered request."""
+        """Clients that are excluded because they did not reply in time, with the type name of the missed request."""
         self._grace_timers: dict[ClientId, asyncio.TimerHandle] = {}
         self._parameters: Parameters | None = None
 
@@ -140,9 +140,7 @@ class NetworkExchange(MessageMeter):
         self._batches.clear()
 
     def _encode(self, batch: RequestBatch, request: Message) -> tuple[bytes, BodyInfo | None]:
-        """Offer a request's body (its large field) for download; return the encoded request, and the body's size and
-        digest (None without a body).
-        """
+        """Offer a request's body for download; return the encoded request and the body's announcement."""
         bulk = wire.bulk_of(request)
         body = self._downloads.offer(bulk) if len(bulk) else None
         if body is not None:

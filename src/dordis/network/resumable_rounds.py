@@ -56,10 +56,7 @@ Stage = tuple[str, int]
 
 
 class CompletedStage(msgspec.Struct, frozen=True):
-    """The encoded replies of a completed stage by client; for a stage of uploads also the encoded sum of the vectors.
-
-    Replies are stored without their vectors; `total` is the sum.
-    """
+    """The encoded replies of a completed stage by client, without vectors; `total` is the encoded sum of vectors."""
 
     replies: dict[int, bytes]
     total: bytes = b""
@@ -222,10 +219,7 @@ class _StoredUpload:
 
 @dataclass
 class ResumableExchange:
-    """An exchange that returns the stored replies of completed stages, and stores a stage before it sends the next.
-
-    So it never repeats a completed stage of a round that it resumes.
-    """
+    """An exchange that returns the stored replies of completed stages, and stores a stage before it sends the next."""
 
     exchange: NetworkExchange
     store: RoundStore

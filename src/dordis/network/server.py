@@ -138,7 +138,7 @@ class Server:
         return self._sessions.clients()
 
     def wait(self, enough: Callable[[frozenset[ClientId]], bool], seconds: float | None = None) -> frozenset[ClientId]:
-        """Wait until `enough` is true of the connected clients, or `seconds` have passed; return these clients."""
+        """Wait until `enough` is true of the set of connected clients, or `seconds` have passed; return this set."""
         return self._sessions.wait(enough, seconds)
 
     def disconnect_revoked(self, clients: Collection[ClientId]) -> None:

@@ -323,7 +323,7 @@ class Sessions:
             return frozenset(self._sessions)
 
     def wait(self, enough: Callable[[frozenset[ClientId]], bool], seconds: float | None = None) -> frozenset[ClientId]:
-        """Wait until `enough` is true of the connected clients, or `seconds` have passed; return these clients."""
+        """Wait until `enough` is true of the set of connected clients, or `seconds` have passed; return this set."""
         with self._change:
             self._change.wait_for(lambda: enough(frozenset(self._sessions)), seconds)
             return frozenset(self._sessions)

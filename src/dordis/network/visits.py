@@ -86,7 +86,7 @@ class Visit:
 class VisitEndpoint:
     """The HTTP endpoints /task, /manifest, /model/{digest}, /sums/{digest}, /receipts and /contributions/{index}.
 
-    `store` has the admitted contributions to the latest round; the directory `receipts` has those of finished rounds.
+    `store` has the admitted contributions to the latest round; `receipts` is the directory of the run's receipts.
     Contributions are admitted in the thread that runs the round.
     """
 
