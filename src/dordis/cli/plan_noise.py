@@ -101,9 +101,9 @@ class NoiseQuestion:
         return find_needs(plan.setting, self.mode, dropped)
 
     def describe_starvation(self, plan: Plan) -> str:
-        """Return a warning if later rounds are likely to have too few clients, otherwise an empty text.
+        """Return a warning if, with VRF selection, later rounds are likely to have too few clients; otherwise empty.
 
-        This can happen if clients are selected by VRF: clients that have reached the participation cap are missing.
+        Clients that have reached the participation cap are missing in later rounds.
         """
         if self.selection != VRF:
             return ""

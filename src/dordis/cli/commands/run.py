@@ -146,7 +146,7 @@ def run(
 
 
 def confirm_prospects(plan: "Plan | None", *, yes: bool) -> str:
-    """Return in words what can be learnt under the noise of a plan; for a hopeless plan return an empty text.
+    """Return in words what can be learnt under the noise of a plan; empty for a hopeless plan, or without a plan.
 
     A plan is hopeless if its noise leaves next to nothing to learn.  Ask the user whether to run a hopeless plan, and
     raise HopelessPlan if the user declines or if there is no terminal.  With `yes`, print a warning and do not ask.
