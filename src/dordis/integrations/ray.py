@@ -201,8 +201,7 @@ class RayExchange(MessageMeter):
                 yield from self._counted(answers)
 
     def _by_place(self, requests: Requests) -> dict[int, dict[ClientId, Message]]:
-        """Return requests, grouped by the index of the client's process, without requests that get lost or are `ahead`.
-        """
+        """Return requests by the index of the client's process, without requests that get lost or are `ahead`."""
         asked: dict[int, dict[ClientId, Message]] = {}
         for u, request in requests.items():  # a request marked `ahead` only lets the client start computing early
             if u in self._workers and not request.ahead and not self._lost(u, request):

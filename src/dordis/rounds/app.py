@@ -167,8 +167,7 @@ def update_lengths(app: AppServer) -> tuple[int, ...]:
 
 
 def check_keeps_state(app: AppServer, rounds: int) -> None:
-    """Raise InputError if `rounds` rounds are finished and the application stores no state: a restart would undo them.
-    """
+    """Raise InputError if `rounds` is above 0 and the application stores no state: a restart would undo the rounds."""
     kind = type(app)
     if rounds and kind.state is AppServer.state:
         raise InputError(

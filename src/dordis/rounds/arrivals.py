@@ -198,8 +198,7 @@ def decode_standing(encoded: bytes, kind: type[Stored], path: Path | None) -> St
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Answers an open call, a request that any client may answer: with stored contributions first, then with new ones.
-    """
+    """Answers an open call, a request that any client may answer: first with stored contributions, then new ones."""
 
     store: ArrivalStore
     gate: PrivacyGate

@@ -209,8 +209,7 @@ def check_readable(parameters: Parameters) -> None:
 
 
 def check_whole(request: SendSum, private: DistributedDP) -> None:
-    """Raise ProtocolError unless a message has 1 to `MOST_CLIENTS` survivors for each chunk, and sums of right length.
-    """
+    """Raise ProtocolError unless each chunk has 1 to `MOST_CLIENTS` survivors, and the sums have the right length."""
     chunks = range(len(private.parameters.chunks))
     if list(request.survivors) != list(chunks) or not all(0 < s <= MOST_CLIENTS for s in request.survivors.values()):
         raise ProtocolError("a sum is over one or more clients in each chunk")

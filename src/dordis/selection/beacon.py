@@ -1,5 +1,4 @@
-"""The beacon: public randomness, one value a round, from a source that is fixed before the run; no server controls it.
-"""
+"""The beacon: public randomness, one value a round, from a source fixed before the run, which no server controls."""
 
 import hashlib
 import re

@@ -154,8 +154,7 @@ class StateParticipation(MemoryParticipation):
 
 
 class StateTrainings(MemoryTrainings):
-    """Counts a node's trainings since its last counted participation; the count is stored in Flower's `context.state`.
-    """
+    """Counts a node's trainings since its last counted participation; the count is in Flower's `context.state`."""
 
     def __init__(self, record: Any) -> None:
         super().__init__()
