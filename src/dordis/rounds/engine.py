@@ -225,9 +225,9 @@ class RoundServer(PrivateServer):
 class RoundEngine:
     """Runs rounds over an exchange.
 
-    `execute` orders the steps of several chunks, `run` runs the resulting coroutine, and `compute` runs computations of
-    the server, with vectors from `vectors`.  If `delivers` is False, the engine delivers no sums, because clients get
-    them in another way.  With open arrival, a round is closed at `close_at` contributions.
+    `execute` orders the steps of several chunks, `run` runs the resulting coroutine, and `compute` runs the server's
+    computations; `vectors` is the backend for the server's vectors.  If `delivers` is False, the engine delivers no
+    sums, because clients get them in another way.  With open arrival, a round is closed at `close_at` contributions.
     """
 
     def __init__(

@@ -204,7 +204,7 @@ def is_starved(clients: int, per_round: int, rounds: int, cap: int, least: int, 
 
 
 def working_cap(clients: int, per_round: int, rounds: int, cap: int, least: int, tries: int) -> int | None:
-    """Return the least participation cap from `cap` on that leaves the last round enough clients (not `is_starved`)."""
+    """Return the least cap from `cap` on with which the last round has enough clients (not `is_starved`), or None."""
     caps = range(cap, rounds + 1)
     return next((c for c in caps if not is_starved(clients, per_round, rounds, c, least, tries)), None)
 
