@@ -164,7 +164,7 @@ class ClientRows:
         return self.average(self.values)
 
     def average(self, rows: Floats) -> Floats:
-        """Return each client's mean row of `rows`, which has one row for each row of `values`, in the same order."""
+        """Return, for each client, the mean of its rows in `rows`, an array with the same order of rows as `values`."""
         if self.clients == len(rows):
             return rows[np.argsort(self.owner)]
         totals = np.zeros((self.clients, rows.shape[1]))

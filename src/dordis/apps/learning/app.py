@@ -120,7 +120,7 @@ class Server(AppServer):
         return self._progress.take_warnings()
 
     def trained_model(self) -> TrainedModel:
-        """Return the model with its parameters and its preprocessing."""
+        """Return the model with its average parameters and, if it was trained on a table, its preprocessing."""
         return TrainedModel(self._model, self.average_parameters(), self._encoder)
 
     def result(self) -> Any:
@@ -128,9 +128,9 @@ class Server(AppServer):
         return self._model.trained(self.average_parameters())
 
     def export(self, directory: Path) -> None:
-        """Write the trained model to a directory, with its preprocessing if it was trained on a table.
+        """Write the trained model to a directory: the state_dict of a torch module, and the file `SAVED_MODEL`.
 
-        A user's own model is written only if there is preprocessing: its parameters are in the checkpoint already.
+        `SAVED_MODEL` is not written for a user's own model that was not trained on a table.
         """
         self._model.save(self.average_parameters(), directory)
         if self._encoder is not None or is_built_in(self._model):
@@ -142,7 +142,7 @@ class Server(AppServer):
         return {"parameters": self._parameters} | self._average | memory
 
     def restore(self, state: State) -> None:
-        """Continue from a stored state."""
+        """Continue from what `state` returned; raise InputError if the number of parameters is not the model's."""
         if state["parameters"].shape != self._parameters.shape:
             raise InputError(f"the stored state has {state['parameters'].size} parameters, the model {self.dim}")
         self._parameters = state["parameters"]
@@ -191,7 +191,7 @@ class Client(AppClient):
 
     @classmethod
     def of_records(cls, task: Task, place: int) -> RecordLearner:
-        """Construct the client with this zero-based index for records as the unit of privacy."""
+        """Construct the client with this zero-based index for a run with records as the unit of privacy."""
         return record_learner(_learning(task), place)
 
     def describe_data(self) -> Mapping[str, str]:
@@ -269,7 +269,7 @@ class Cohort:
 
 
 def record_learner(common: LearningTask, place: int) -> RecordLearner:
-    """Construct the client with this zero-based index for records as the unit of privacy."""
+    """Construct the client with this zero-based index for a run with records as the unit of privacy."""
     check_place(place, common.clients)
     learner = RecordLearner(common.model, common.samples(place), common.keys(place))
     learner.described = common.described

@@ -199,7 +199,7 @@ def softmax(scores: Floats) -> Floats:
 
 
 def residuals(scores: Floats, y: Labels) -> Floats:
-    """Return the gradient of the mean cross entropy of n samples by their scores: (probability - one-hot label) / n."""
+    """Return the gradient of the mean cross entropy by the scores: (probability - one-hot label) / number of samples."""
     differences = softmax(scores)
     differences[np.arange(y.size), y] -= 1.0
     differences /= y.size
@@ -207,7 +207,7 @@ def residuals(scores: Floats, y: Labels) -> Floats:
 
 
 def errors(scores: Floats, y: Labels) -> Floats:
-    """Return the gradient of the mean squared error by the scores, which have the shape (n, outputs)."""
+    """Return the gradient of the mean squared error with respect to the scores, which have the shape (n, outputs)."""
     return 2 * (scores - y.reshape(len(y), -1)) / len(y)
 
 

@@ -32,7 +32,7 @@ for a pooling layer, which halves width and height.
 
 @dataclass(frozen=True)
 class Inputs:
-    """The numbers and kinds of inputs and outputs for which a model is constructed.
+    """Shape and kind of a model's inputs, and number and kind of its outputs.
 
     `shape` is the shape of one input, and `classes` the number of scores for an input.  `tokens` is the size of the
     vocabulary if inputs are tokens, else 0.

@@ -68,7 +68,7 @@ class FedAvg(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
         return self.momentum > 0 or self.schedule is not None
 
     def step(self, parameters: Floats, mean: Floats, memory: Memory) -> tuple[Floats, Memory]:
-        """Return the next parameters and the next memory."""
+        """Return the parameters after a step along the mean update, and the memory for the next step."""
         rate, counted = scheduled_rate(self.lr, self.schedule, memory)
         if not self.momentum:
             return parameters + rate * mean, counted
@@ -97,7 +97,7 @@ class FedAdam(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
             raise InputError(f"tau is positive and finite, not {self.tau}")
 
     def step(self, parameters: Floats, mean: Floats, memory: Memory) -> tuple[Floats, Memory]:
-        """Return the next parameters and the next memory."""
+        """Return the parameters after a step along the mean update, and the memory for the next step."""
         first = update_average(memory, "first", mean, self.beta1)
         second = update_average(memory, "second", mean**2, self.beta2)
         step = average_without_bias(first, "first") / (np.sqrt(average_without_bias(second, "second")) + self.tau)

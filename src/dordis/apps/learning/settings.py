@@ -50,7 +50,7 @@ class Settings(Training, frozen=True):
     """Division of the samples among clients.  By default each key of the data, such as a writer, is one client.
     Without keys, each client gets its own mix of labels (`Lda`), or random samples if there are no classes."""
     features: str = ""
-    """Feature map, a public function of one input: `scattering` for images, or `package.module:function`."""
+    """Feature function, a public function of one input: `scattering` for images, or `package.module:function`."""
     model: str = "softmax"
     """`softmax`, `linear`, `mlp`; with torch `cnn`, `resnet18`, `vgg19`, `albert`; or `package.module:name`.
 

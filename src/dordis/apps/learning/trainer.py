@@ -160,7 +160,7 @@ def batches(samples: int, how: Training, seed: Sequence[int]) -> Iterator[Indice
 def label_offset(y: Labels, classes: int, how: Training) -> Floats:
     """Return an array with the number that is added to the score of each class in the loss.
 
-    It is `class_offset` plus `balance` times the logarithm of the frequency of the class in `y`.
+    It is `class_offset` plus, in a classification, `balance` times the logarithm of the class's frequency in `y`.
     """
     offset: Floats = np.array(how.class_offset) if how.class_offset else np.zeros(classes)
     if not how.balance or y.ndim != 1 or y.dtype.kind not in "iu":

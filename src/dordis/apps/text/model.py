@@ -327,7 +327,7 @@ _NODES = np.linspace(-5.0, 5.0, 41)
 
 @dataclass(frozen=True, eq=False)
 class NoisyCounts:
-    """Summed counts `total`: an unknown factor times `weights` times probabilities, plus noise of this deviation."""
+    """Summed counts `total`: an unknown factor times `weights` times probabilities, plus noise with `deviation`."""
 
     total: Floats = field(repr=False)
     deviation: float
