@@ -199,7 +199,7 @@ def softmax(scores: Floats) -> Floats:
 
 
 def residuals(scores: Floats, y: Labels) -> Floats:
-    """Return the gradient of the mean cross entropy by the scores: (probability - one-hot label) / number of samples."""
+    """Return the gradient of the mean cross entropy by the scores: (probability - one-hot label) / samples."""
     differences = softmax(scores)
     differences[np.arange(y.size), y] -= 1.0
     differences /= y.size
