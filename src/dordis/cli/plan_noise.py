@@ -241,7 +241,7 @@ def _plan_table(plan: Plan, question: NoiseQuestion) -> Table:
         "signal-to-noise, unrelated updates": f"{plan.signal_to_noise / math.sqrt(n):.3g}",
         "bits per coordinate": str(plan.bits),
         "bytes per client and round": f"{plan.bytes_per_client:,}",
-        "steps of rounding in a unit of an update": f"{plan.scale:.6g}",
+        "integers (rounding steps) per 1.0 of an update": f"{plan.scale:.6g}",
         "coordinates, rotated together and in all": f"{setting.block:,} and {setting.padded:,}",
         "squared norm that one client can change, in steps": f"{plan.sensitivity.squared:,}",
         "variance of the noise on the sum, in steps": f"{float(plan.variance):,.6f}",

@@ -309,7 +309,7 @@ def _mechanism(facts: RunFacts) -> Iterator[str]:
     else:
         deviation = f", and the planned noise on a sum has a standard deviation of {format_number(plan.sigma)}"
         noise = "" if plan.sigma is None else deviation
-        yield f"The norm of an update is clipped to {format_number(plan.clip)}{noise}, in units of updates."
+        yield f"The norm of an update is clipped to {format_number(plan.clip)}{noise}, before scaling to integers."
     yield from describe_further(plan)
 
 

@@ -37,7 +37,10 @@ def plan_noise(
     rounds: Annotated[int, typer.Option(help="How many rounds there are.")],
     dim: Annotated[int, typer.Option(help="How many coordinates an update has.")],
     epsilon: Annotated[float | None, typer.Option(help="The budget: find the least noise for it.")] = None,
-    sigma: Annotated[float | None, typer.Option(help="Noise on the sum, in units of updates: find epsilon.")] = None,
+    sigma: Annotated[
+        float | None,
+        typer.Option(help="Standard deviation of the noise on the sum, before scaling to integers: find epsilon."),
+    ] = None,
     delta: Annotated[
         float | None, typer.Option(help="Delta; min(N^-1.1, 1e-5) for N clients if not given. The paper has 1/N.")
     ] = None,
@@ -384,7 +387,7 @@ def _model_table(timed: "MeasuredProfile") -> "Table":
 TOP_LEVEL = (profile,)
 COMMANDS = {"noise": plan_noise, "graph": plan_graph, "pipeline": plan_pipeline}
 DEFAULT = "noise"
-HELP = """Plan the noise of a run, its graph, or its number of chunks.
+HELP = """Plan the noise of a run, the degree of the SecAgg+ graph, or the number of chunks.
 
 Without a command, dordis plan is dordis plan noise.
 """
