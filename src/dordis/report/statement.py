@@ -331,8 +331,8 @@ def _accountant(facts: RunFacts) -> str:
             f"All {sampled.events} events that were planned, spare ones for failed rounds included, are composed "
             "numerically by the privacy loss distributions of the library dp-accounting, each a Poisson sample under "
             f"Gaussian noise of {format_number(sampled.multiplier)} times what one record can change. All of them are "
-            "stated, however many took place. How far the sampler is from its law, and the chances that rounding or a "
-            "batch exceeds its bound, are charged to delta."
+            "stated, however many took place. The distance of the sampled noise from its exact distribution, and the "
+            "chances that rounding or the number of sampled records exceeds its bound, are charged to delta."
         )
     charged = " The statistical distance of the sampler from the exact noise is charged to delta."
     sampler = charged if facts.trust.noise is NoiseFrom.CLIENTS else ""
