@@ -1,4 +1,4 @@
-"""The state directory of a client: files that must survive a restart, and a cache of the last model.
+"""The directory in which a client keeps its state: files that must survive a restart, and a cache of the last model.
 
 `journals/` has the journal of the open round, `participations` the participation count, `trainings` the number of
 trainings since the last counted participation, and `status.json` the outcome of the trainings.  `model` is the last
@@ -32,9 +32,9 @@ DAY = timedelta(days=1)
 
 
 def default_state(key_file: Path) -> Path:
-    """Return the default state directory of a client: beside its key file, with the name in its certificate.
+    """Return the default state directory of a client: beside its key file, named after the client's certificate.
 
-    A client keeps its name when its keys are rotated, and therefore keeps this directory and its participation count.
+    A client keeps its name when its keys are replaced, and so keeps this directory and its participation count.
     """
     certificate, _ = read_certificates(certificate_file(key_file))
     return key_file.with_name(f"{subject_name(certificate)}.state")
@@ -44,7 +44,7 @@ def default_state(key_file: Path) -> Path:
 class ClientDirectory:
     """The files of a client and its owner that survive a restart.
 
-    After a restart, call `client.restore(round)` for each round in `journals.unfinished()` to continue the round.
+    After a restart, call `client.restore(round)` for each round id in `journals.unfinished()` to continue it.
     """
 
     path: Path
@@ -83,9 +83,9 @@ class ClientDirectory:
         return AcceptedRuns(self.path / "runs")
 
     def remember(self, registry: SignedRegistry, authority: x509.Certificate) -> None:
-        """Store a registry, unless a newer registry of the same authority is stored.
+        """Store a registry, unless a newer registry of the same authority is stored already.
 
-        Raise InputError if `registry` is older than the stored registry, and lists a member that the latter revokes.
+        Raise InputError if `registry` is older than the stored one and lists a member that the stored one revokes.
         """
         path = self.path / f"registry-{fingerprint(to_der(authority))}.json"
         newest = SignedRegistry.load(path, authority) if path.exists() else registry
@@ -113,7 +113,7 @@ class FileModel(LastModel):
         super().keep(model)
 
     def _read(self, digest: bytes | None = None) -> ModelBytes | None:
-        """Return the model in the file; None if it is missing or damaged, or if it does not have a given `digest`."""
+        """Return the model in the file; None if the file is missing or damaged, or the model has not this `digest`."""
         if not self._path.exists():
             return None
         dtype, _, data = self._path.read_bytes().partition(b"\n")
@@ -126,7 +126,7 @@ class FileModel(LastModel):
 
 
 class AcceptedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A line of the file `runs`: a run that the client has accepted."""
+    """A run that the client has accepted: a line of the file `runs`."""
 
     run: str
     """The run id in hex, which is the SHA-256 of the manifest."""
@@ -140,14 +140,14 @@ class AcceptedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class AcceptedRuns:
     """The runs that a client has accepted, with a bound on new runs per day.
 
-    A run id decides the selection of every round.  Without the bound a server could start run after run, see each time
-    in which rounds the client is selected, and continue with the run that suits the server best.
+    The run id decides in which rounds the client is selected.  Without the bound a server could start run after run,
+    and continue only the run whose selection suits the server best.
     """
 
     path: Path
 
     def accept(self, run: bytes, created: str, now: datetime, runs_a_day: int) -> None:
-        """Record a run durably; raise ParametersRefused if `runs_a_day` runs were added in the last 24 hours.
+        """Record a new run durably; raise ParametersRefused if `runs_a_day` runs were recorded in the last 24 hours.
 
         A run that is recorded already is always accepted.
         """
@@ -205,9 +205,10 @@ class ClientStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Why the client is not connected; empty if it is."""
 
     def after(self, what: str, failure: str, now: str) -> "ClientStatus":
-        """Return the status after the training `what`; `failure` is its kind of failure, empty if training succeeded.
+        """Return the status after one more training, at the time `now`.
 
-        If `what` is empty, `last` stays as it is.
+        `what` describes the training; if it is empty, `last` stays as it is.  `failure` is the kind of failure, empty
+        if the training succeeded.
         """
         status = msgspec.structs.replace(self, last=what or self.last, last_contact=now)
         if not failure:
@@ -248,7 +249,7 @@ class StatusFile:
             return ClientStatus()
 
     def note(self, what: str, failure: str) -> None:
-        """Record the training `what`; `failure` says why its update is zero, and is empty if training succeeded."""
+        """Record a training, described by `what`; `failure` says why the update is zero, empty if it is not."""
         self._change(lambda status: status.after(what, failure, timestamp()))
 
     def set_terms(self, server: str, budget: tuple[float, float] | None) -> None:
@@ -257,7 +258,7 @@ class StatusFile:
         self._change(lambda status: msgspec.structs.replace(status, server=server, epsilon=epsilon, delta=delta))
 
     def note_event(self, problem: str) -> None:
-        """Record a log-in if `problem` is empty, otherwise the reason why the client is not connected."""
+        """Record that the client has logged in if `problem` is empty; otherwise record why it is not connected."""
         changes = {"problem": problem} if problem else {"problem": "", "last_contact": timestamp()}
         with contextlib.suppress(OSError):  # a client with a full disk should still reconnect
             self._change(lambda status: msgspec.structs.replace(status, **changes))

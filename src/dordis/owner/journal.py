@@ -1,4 +1,4 @@
-"""A client's journal on disk: every answer is stored before it is sent, encrypted under a key of the round.
+"""A client's journal on disk: every answer is stored before it is sent, encrypted under a key drawn for the round.
 
 Each round has two private files, named by the round id.  `ROUND.journal` is append-only and contains encrypted records,
 each with a random nonce.  If the nonces were counters, one nonce could be used twice: for an incomplete record, and
@@ -68,14 +68,15 @@ Record = TypeVar("Record", StoredAnswer, StoredEvent)
 class FileJournals:
     """The journals of one client in a directory; calling this object with a round id opens the journal of that round.
 
-    A client is in one round at a time.  Therefore opening the journal of a round leaves all other rounds for good.
+    A client is in one round at a time: when it opens the journal of a round, it leaves all other rounds for good.
     """
 
     directory: Path
     entropy: Entropy = field(default=secrets.token_bytes, repr=False)
 
     def __call__(self, round: bytes) -> "FileJournal":
-        """Open or create the journal of a round; raise Aborted if this or a later round of the run was left."""
+        """Return the journal of a round, opened or created; raise Aborted if this or a later round of its run was left.
+        """
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for other in self._rounds():
             if other != round:
@@ -93,7 +94,7 @@ class FileJournals:
         return FileJournal(round, path, key, self.entropy)
 
     def unfinished(self) -> tuple[bytes, ...]:
-        """Return the ids of the rounds that were open when the process stopped: their keys are not zeros."""
+        """Return the ids of the rounds that were open when the process stopped: their journals can still be read."""
         return tuple(round for round in self._rounds() if self._files(round)[1].read_bytes() != _ZEROS)
 
     def _rounds(self) -> list[bytes]:
@@ -106,7 +107,10 @@ class FileJournals:
         return self.directory / LEFT
 
     def _record_left(self, current: Path) -> dict[str, int]:
-        """Record the rounds of all keys but `current` as left and destroy these keys; return the content of `left`."""
+        """Record all rounds as left except that of the key file `current`, and destroy their keys.
+
+        Return the content of the file `left`: by run id, the highest index of a round that the client has left.
+        """
         left = read_last_left(self._record)
         old_keys = [key for key in self.directory.glob("*.key") if key != current]
         for key in old_keys:
@@ -125,7 +129,10 @@ class FileJournals:
 
 
 def read_last_left(path: Path) -> dict[str, int]:
-    """Return, by run id in hex, the highest index of a round that was left; raise InputError if the file is damaged."""
+    """Return, by run id in hex, the highest index of a round that the client has left; read it from the file `path`.
+
+    Raise InputError if the file is damaged.
+    """
     if not path.exists():
         return {}
     try:
@@ -141,7 +148,8 @@ def _split_round_id(round: bytes) -> tuple[str, int]:
 def check_ahead(round: bytes, left: Mapping[str, int]) -> None:
     """Raise Aborted if this client has left the round or a later round of the same run.
 
-    The journal of a round that was left is destroyed; without it the client could give second, different answers.
+    When a client leaves a round, its journal of the round is destroyed.  Without it the client could answer a request
+    again, and differently.
     """
     run, index = _split_round_id(round)
     if index <= left.get(run, -1):
@@ -153,7 +161,8 @@ def check_ahead(round: bytes, left: Mapping[str, int]) -> None:
 def check_in_round(path: Path, key: Path) -> None:
     """Raise Aborted if this client has left the round, or if the journal file of the round is lost.
 
-    Without the journal the client could give a second, different answer to a request.
+    `path` is the journal file, and `key` the file with its key.  Without the journal the client could answer a request
+    again, and differently.
     """
     if key.read_bytes() == _ZEROS:
         raise Aborted("this client has left the round")
@@ -162,7 +171,7 @@ def check_in_round(path: Path, key: Path) -> None:
 
 
 def check_alone(descriptor: int) -> None:
-    """Lock an open journal; raise InputError if another process has it: both could answer a request differently."""
+    """Lock an open journal; raise InputError if another process has locked it: two could give different answers."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the lock ends with the file or the process
     except BlockingIOError:
@@ -170,7 +179,7 @@ def check_alone(descriptor: int) -> None:
 
 
 def leave_round(path: Path, key: Path) -> None:
-    """Leave a round for good by destroying its key; raise InputError if another process has its journal open."""
+    """Leave a round for good: destroy its journal and the key; raise InputError if another process has it open."""
     with path.open("rb") as file:
         check_alone(file.fileno())
         _destroy(path, key)
@@ -205,10 +214,11 @@ class FileJournal:
         return f"<FileJournal of {len(self._places)} records>"
 
     def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> bytes:
-        """Return the reply that is stored under `key`; if there is none, store and return the reply from `respond`.
+        """Return the stored reply to a request; if there is none, store and return the reply from `respond`.
 
-        `respond` returns the changes of the client's state and the reply.  Raise UnexpectedRequest if the stored reply
-        answers a request with another digest, and Aborted if the client has left the round.
+        `key` is the chunk and type of the request, `digest` its hash.  `respond` returns the changes of the client's
+        state and the reply.  Raise UnexpectedRequest if the stored reply answers a request with another digest, and
+        Aborted if the client has left the round.
         """
         self._check_open()
         if key in self._claims:
@@ -220,12 +230,12 @@ class FileJournal:
         return reply
 
     def since(self, claims: int) -> Sequence[bytes]:
-        """Return, in order, the state changes stored with each answered request after the first `claims`."""
+        """Return, in order, the state changes stored with the answered requests, except the first `claims` of them."""
         numbers = [number for _, number in self._claims.values()]
         return [self._record(number, StoredAnswer).changes for number in numbers[claims:]]
 
     def note(self, event: msgspec.Struct) -> None:
-        """Store an event; it is on disk when this returns."""
+        """Store an event of the round; it is on disk when this method returns."""
         self._check_open()
         self._append(StoredEvent(ENCODER.encode(event)))
 
@@ -239,7 +249,7 @@ class FileJournal:
         self._release()
 
     def close(self) -> None:
-        """Leave the round for good by destroying its key."""
+        """Leave the round for good: destroy the journal and its encryption key."""
         if self._release.alive:
             self._claims, self._notes, self._key = {}, [], b""
             _destroy(self._path, self._key_path)
@@ -250,7 +260,7 @@ class FileJournal:
             raise Aborted("this client has left the round")
 
     def _append(self, record: StoredAnswer | StoredEvent) -> None:
-        """Append a record; it is on disk when this returns."""
+        """Append a record; it is on disk when this method returns."""
         nonce = self._entropy(cipher.NONCE_BYTES)
         sealed = nonce + cipher.encrypt(
             self._key, nonce, ENCODER.encode(record), self._associated_data(len(self._places))

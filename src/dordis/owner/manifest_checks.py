@@ -64,7 +64,7 @@ MAY_DIFFER = frozenset(
 
 
 def read_manifest(data: bytes, members: int) -> Manifest:
-    """Return the manifest of a run with up to `members` members; raise MalformedMessage if too large or malformed."""
+    """Return the manifest encoded in `data`; raise MalformedMessage if it is malformed, or too large for `members`."""
     limit = LARGEST + MEMBER_BYTES * members
     if len(data) > limit:
         raise MalformedMessage(f"the manifest of the run has {len(data)} bytes, more than {limit}")
@@ -75,9 +75,9 @@ def read_manifest(data: bytes, members: int) -> Manifest:
 
 
 def run_beacon(manifest: Manifest, published: FileBeacon) -> FileBeacon:
-    """Return the `published` beacon for one run: it begins at the line that the manifest names as the first.
+    """Return the beacon of one run, which begins at the line of the beacon `published` that the manifest names.
 
-    The beacon refuses lines that are not later than the manifest.  Raise ParametersRefused if no first line is named.
+    It refuses lines that are not later than the manifest.  Raise ParametersRefused if the manifest names no line.
     """
     if manifest.first_line is None or manifest.first_line < 0:
         raise ParametersRefused("the manifest names no first line of the beacon, which this run needs")
@@ -96,7 +96,7 @@ def creation_time(manifest: Manifest) -> datetime:
 
 
 def check_run_hash(run: bytes, manifest: bytes) -> None:
-    """Raise ProtocolError unless the run id is the manifest's hash: by choosing ids a server could steer selection."""
+    """Raise ProtocolError unless the run id is the hash of the manifest, so that no server can choose it freely."""
     if hashlib.sha256(manifest).digest() != run:
         raise ProtocolError("the server's run id is not the hash of the manifest that it shows")
 
@@ -104,11 +104,11 @@ def check_run_hash(run: bytes, manifest: bytes) -> None:
 def run_members(
     theirs: Manifest, own: Registry, revoked: Sequence[RevokedKeys], me: ClientId, planned: int
 ) -> Registry:
-    """Return the registry of a run's members: the client's registry as it was when the run began.
+    """Return the registry of a run's members: the client's registry `own` as it was when the run began.
 
-    Members that joined later are left out, and keys that were revoked later are listed again.  Raise ParametersRefused
-    if the manifest does not list client `me`, if it does not list exactly these members, if there are not `planned`
-    members, or if it lists keys that were revoked before the run began.
+    Members that joined later are left out, and keys that were revoked later are listed again.  The server's manifest
+    is `theirs`.  Raise ParametersRefused if it does not list client `me`, or does not list exactly these members, or
+    not `planned` of them, or if it lists keys that were revoked before the run began.
     """
     listed = theirs.members or {}
     if me not in listed:
@@ -156,7 +156,7 @@ def _describe_member(fingerprint: str | None) -> str:
 
 
 def check_agreed(theirs: Manifest, own: Manifest) -> None:
-    """Raise ParametersRefused unless the run has the registry, configuration and plan that the owner agreed to."""
+    """Raise ParametersRefused unless the manifest has the registry, configuration and plan that the owner agreed to."""
     found = _difference(_plain(own), _plain(theirs))
     if found is not None:
         field, here, there = found

@@ -1,8 +1,8 @@
 """A client's own count of the rounds that it took part in, with their costs, over all runs and servers.
 
 A round is counted before its upload, and stays counted if it fails: the server may have learned a sum with the upload.
-The owner's cap and budget are checked against this count, so that no server's run ids or ledger need be trusted.  Never
-restore an older copy of the file: it lacks the latest rounds, which would not count any more.
+The owner's cap and budget are checked against this count, so no server's run ids or ledger need to be trusted.  Never
+restore an older copy of the file: it lacks the latest rounds, so these would no longer count.
 """
 
 import hashlib
@@ -72,7 +72,7 @@ class OwnerBudget(msgspec.Struct, frozen=True):
 
     @property
     def order(self) -> float:
-        """Return the Renyi order at which the plans of runs with sampled records are added up (`filtered_epsilon`)."""
+        """Return the Renyi order at which the planned events of several runs with sampled records are added up."""
         return default_order(self.epsilon, self.delta)
 
     def epsilon_spent(self, spent: RoundCost, plans: Sequence[SampledEvents] = ()) -> float:
@@ -94,7 +94,7 @@ class OwnerBudget(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=1 << 10)
 def _largest_theta_squared(epsilon: float, delta: float, exponent: int | None) -> float:
-    """Return the largest theta^2 (`gdp`) in a budget, for noise within total variation 2^exponent of its exact law."""
+    """Return the largest theta^2 in a budget, for noise at most 2^`exponent` from its exact law in total variation."""
     distance = 0.0 if exponent is None else 2.0**exponent
     provable = math.log(delta / (4 * distance)) if distance else math.inf  # the planner uses the same bound
     if provable <= 0:
@@ -134,14 +134,14 @@ class ParticipationTally:
         self._indices = self._indices_with({attendance: counted.cost})
 
     def spent(self, more: Costs) -> RoundCost:
-        """Return the cost of all rounds, counted or in `more`; rounds with sampled records add to `failure` only."""
+        """Return the cost of all rounds, counted or in `more`; those with sampled records add only to `failure`."""
         fresh = {attendance: cost for attendance, cost in more.items() if attendance not in self.rounds}
         failure = math.fsum(indices * likeliest for indices, likeliest in self._indices_with(fresh).values())
         by_client = [cost for cost in fresh.values() if cost.sampled is None]
         return reduce(RoundCost.plus, by_client, self._spent)._replace(failure=failure)
 
     def plans(self, more: Costs) -> tuple[SampledEvents, ...]:
-        """Return the plans of runs with sampled records of which at least one round is counted or in `more`."""
+        """Return the planned events of every run with sampled records of which a round is counted or in `more`."""
         return tuple(self._plans_with(more).values())
 
     def _plans_with(self, costs: Costs) -> dict[bytes, SampledEvents]:
@@ -152,7 +152,7 @@ class ParticipationTally:
         return plans
 
     def _indices_with(self, costs: Costs) -> dict[bytes, tuple[int, float]]:
-        """Return for every run the number of indices up to its last round, and the largest `failure` of a round."""
+        """Return for every run the number of indices up to the last of its rounds, and the largest `failure` of one."""
         runs = dict(self._indices)  # the server could choose among all indices up to a run's last round
         for (run, index), cost in costs.items():
             indices, likeliest = runs.get(run, (0, 0.0))
@@ -168,7 +168,7 @@ class Participation(ABC):
 
     @abstractmethod
     def _locked(self) -> AbstractContextManager[tuple[ParticipationTally, Store]]:
-        """Lock the count; yield its tally and the function that writes one more round."""
+        """Lock the count; yield the tally of counted rounds, and the function that writes one more round."""
 
     def count(self) -> int:
         """Return the number of counted rounds."""
@@ -181,7 +181,7 @@ class Participation(ABC):
             return tally.spent(more)
 
     def plans(self, more: Costs = NO_COSTS) -> tuple[SampledEvents, ...]:
-        """Return the plan of each run with sampled records, with the rounds in `more` included."""
+        """Return the planned events of each run with sampled records, with the rounds in `more` included."""
         with self._locked() as (tally, _):
             return tally.plans(more)
 
@@ -195,8 +195,8 @@ class Participation(ABC):
     ) -> None:
         """Count a round before its first upload; beyond a limit raise `ParticipationRefused` or `BudgetRefused`.
 
-        A repeated call counts once.  If the round was counted for another machine, raise ParametersRefused: a second
-        upload would not be counted.  If the process stops before this returns, the round may be counted without upload.
+        A repeated call counts once.  `machine` is the random id of the round's journal.  If the round was counted with
+        another id, raise ParametersRefused: a second upload would not be counted.
         """
         check_run_id(run)
         check_index(index)
@@ -235,14 +235,14 @@ class MemoryParticipation(Participation):
         yield self._tally, self._store
 
     def _store(self, new: NewRound | None) -> None:
-        """Do nothing; a subclass may store the round."""
+        """Do nothing, because the tally is in memory; a subclass may store the round."""
 
 
 class FileParticipation(Participation):
     """A participation count in an append-only file with one line for each round; processes and threads may share it.
 
     Every line ends with a hash of the line and of all lines before it.  If the lines do not match their hashes, every
-    use raises `InputError` until the newest copy is restored.  An incomplete last line is ignored: no upload followed.
+    use raises `InputError` until the newest copy of the file is restored.  An incomplete last line is ignored.
     """
 
     def __init__(self, path: Path, cap: int | None = None) -> None:
@@ -274,19 +274,19 @@ def check_cap(count: int, cap: int | None) -> None:
 
 
 def check_run_cap(count: int, cap: int | None) -> None:
-    """Raise ParticipationRefused if the client has taken part as often as the run's noise was planned for."""
+    """Raise ParticipationRefused if the client has taken part in a run as often as the run's noise was planned for."""
     if cap is not None and count >= cap:
         raise ParticipationRefused(count, cap, "and the noise of this run is planned for")
 
 
 def check_budget(spent: RoundCost, budget: OwnerBudget | None, plans: Sequence[SampledEvents] = ()) -> None:
-    """Raise BudgetRefused if `spent` and `plans`, which include the requested round, exceed the budget, if any."""
+    """Raise BudgetRefused if there is a budget, and `spent` and `plans`, requested round included, exceed it."""
     if budget is not None and not budget.covers(spent, plans):
         raise BudgetRefused(budget.epsilon_spent(spent, plans), budget.epsilon, budget.delta, spent.failure)
 
 
 def check_planned(known: SampledEvents | None, index: int, cost: RoundCost) -> SampledEvents:
-    """Return a run's plan, with the largest cost of a round so far; raise if the round contradicts the `known` plan."""
+    """Return a run's planned events, at the largest cost of a round so far; raise if a round contradicts `known`."""
     sampling, events = cost.sampled or (WORD, 1)
     if index >= events or (known is not None and (known.sampling, known.events) != (sampling, events)):
         raise ParametersRefused(
@@ -341,7 +341,7 @@ def _encode_line(attendance: Attendance, counted: CountedRound, last: bytes) -> 
 class MemoryTrainings:
     """The number of trainings since the client's last counted participation, in memory.
 
-    The owner's limit on this number keeps a server from making a client train again and again without a counted
+    The owner limits this number, so that no server makes the client train again and again without a counted
     participation.  The limit is a precaution: no attack is known by which training alone reveals data to the server.
 
     >>> mine = MemoryTrainings()
@@ -353,7 +353,7 @@ class MemoryTrainings:
         self._counted = (0, 0)
 
     def begin(self, participations: int, most: int | None) -> None:
-        """Count a training; raise ParametersRefused after `most` since the last participation (None: no limit)."""
+        """Count a training; raise ParametersRefused if `most` were counted at this number of `participations`."""
         if most is None:
             return
         since, count = self._read()

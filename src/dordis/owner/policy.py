@@ -71,7 +71,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     participations: int | None = None
     """Largest number of rounds over all runs and servers; None for no limit."""
     helpers: frozenset[int] = frozenset()
-    """Ids of the helpers that may open sums, for protocols with helpers; none by default."""
+    """Ids of the helpers that may reveal sums of masks, for protocols with helpers; none by default."""
     honest_helpers: int = 2
     """Least number of honest helpers in a round, m - f: of m helpers, f may collude with the server."""
     faulty_helpers: int = 1
@@ -79,7 +79,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     no_base: bool = False
     """Whether to allow rounds in which more than f helpers, if they collude, can remove all noise of a client."""
     trainings: int | None = 10
-    """Largest number of trainings since the last counted participation (above `federation.tries`); None: no limit."""
+    """Largest number of trainings since the last counted participation; must exceed `federation.tries`; None: no limit.
+    """
 
     def __post_init__(self) -> None:
         if not 0 <= self.quorum <= 1:
@@ -101,7 +102,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def consents(self) -> tuple[str, ...]:
-        """Return one clause of text for each thing that this policy allows and the default policy does not."""
+        """Return a clause of text for everything that this policy allows and the default policy does not."""
         default = Policy()
         beyond = (
             (f"a server that is only guarded against as {mode}" for mode in sorted(self.modes - default.modes)),
@@ -168,9 +169,9 @@ def check_quorum(policy: Policy, parameters: Parameters) -> None:
 
 
 def check_helpers(policy: Policy, parameters: Parameters) -> None:
-    """Raise ParametersRefused if the owner did not name a helper of the round, or if m - f or f is too small.
+    """Raise ParametersRefused if the policy lacks a helper of the round, or if m - f or f is too small.
 
-    m is the number of helpers, of which at most f may collude with the server.
+    m is the number of helpers in the round, of which at most f may collude with the server.
     """
     trusted = parameters.assistance
     if trusted is None:
@@ -184,7 +185,7 @@ def check_helpers(policy: Policy, parameters: Parameters) -> None:
 
 
 def check_base_noise(policy: Policy, parameters: Parameters) -> None:
-    """Raise ParametersRefused if helpers can remove all noise of a client and the owner did not agree to that."""
+    """Raise ParametersRefused if colluding helpers can remove all noise of a client and the policy forbids it."""
     trusted = parameters.assistance
     if trusted is not None and trusted.no_base and not policy.no_base:
         raise _refused("no_base", "more than f helpers could remove all noise of a client")
@@ -215,7 +216,7 @@ def check_scheme(policy: Policy, terms: Terms) -> None:
 
 
 def check_variance(policy: Policy, parameters: Parameters) -> None:
-    """Raise ParametersRefused if some tolerated dropout leaves too little noise in a chunk."""
+    """Raise ParametersRefused if a chunk may have too little noise after some dropout that the round tolerates."""
     least = least_variance(parameters, range(len(parameters.chunks)))
     if policy.variance is not None and least < policy.variance:
         raise _refused("variance", f"the noise of a chunk may be as little as {least}")
@@ -235,10 +236,9 @@ def check_sampling(policy: Policy, terms: Terms) -> None:
 
 
 def check_noise(policy: Policy, ratio: Fraction | None) -> None:
-    """Raise ParametersRefused if the least ratio of noise variance to squared sensitivity is too small.
+    """Raise ParametersRefused if `ratio`, of noise variance to squared sensitivity, is too small for the policy.
 
-    `ratio` is the least ratio over all releases; at an invitation it is an upper bound, or None if none is known.
-    Sensitivity is the largest change of a sum if the values of one client, or one record, become zero.
+    `ratio` is the least over all releases; at an invitation it is an upper bound on this, or None if none is known.
     """
     if policy.noise is not None and ratio is not None and ratio < policy.noise:
         few = f"the noise variance is at most {float(ratio):.4g} of the squared sensitivity, below {policy.noise}"
@@ -292,9 +292,9 @@ def _refused(line: str, why: str) -> ParametersRefused:
 class Owner:
     """The owner of one client: decides whether the client takes part, and counts participations before uploads.
 
-    `registry` is the root of the pinned registry, `vrf_key` the private key for selection by VRF, and `beacon` the
-    source of randomness by which sparse graphs are verified.  `mechanism` is None, or the class of a third party's
-    mechanism that the owner has installed; the class states the cost of the rounds that use the mechanism.
+    `registry` is the root of the registry that the client accepts, `vrf_key` the private key for selection by VRF, and
+    `beacon` the public randomness by which sparse graphs are verified.  `mechanism` is None, or the class of a third
+    party's mechanism that the owner has installed; the class states the cost of the rounds that use the mechanism.
     """
 
     me: ClientId
@@ -310,9 +310,10 @@ class Owner:
     """The client's notes and receipts of its rounds; None in simulations, where client and server are one program."""
 
     def accept(self, invite: Invite) -> bytes | None:
-        """Return the proof of selection for an invitation, or None if this client is not selected.
+        """Return the proof that this client is selected for the round of an invitation, or None if it is not.
 
-        Raise if the invitation is for another registry, breaks the policy, or costs more than the remaining budget.
+        Raise if the invitation has another registry or breaks the policy, or if the round may cost more than is left
+        of the budget.
         """
         check_pinned(invite, self.registry)
         self.policy.check_invite(invite)
@@ -323,15 +324,18 @@ class Owner:
         return self.selection.claim(invite, self.me, self.vrf_key)
 
     def take_piece(self, count: int) -> None:
-        """Raise ParametersRefused if a model has more pieces than the policy allows."""
+        """Raise ParametersRefused if a model, of which a piece arrived, has more pieces than the policy allows."""
         check_pieces(self.policy, count)
 
     def train(self, invite: Invite) -> None:
-        """Count a training; raise if the policy allows no more until a participation is counted."""
+        """Count a training; raise ParametersRefused if the policy allows no more until a participation is counted."""
         self.trainings.begin(self.participation.count(), self.policy.trainings)
 
     def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> None:
-        """Raise if the parameters break policy or budget, or if clients or graph were not drawn by the agreed rule."""
+        """Raise if the parameters break policy or budget, or if clients or graph were not drawn by the agreed rule.
+
+        `proofs` has the clients' proofs of selection, by id.
+        """
         checked = ("policy", self.policy, self.mechanism)
         parameters.once(checked, lambda: self.policy.check(parameters, self.mechanism))
         cost = self._cost(parameters)
@@ -343,14 +347,14 @@ class Owner:
             beacons.check_beacon(parameters, self.beacon)
 
     def attend(self, parameters: Parameters, machine: bytes) -> None:
-        """Count this round and its cost, once; raise if cap or budget forbids it, or if another machine counted it."""
+        """Count a round and its cost, once; raise if cap or budget forbids it, or another machine counted the round."""
         limits = Limits(self.policy.participations, self.policy.budget, parameters.participations or None)
         self.participation.reserve(parameters.run, parameters.index, machine, self._cost(parameters), limits)
         if self.receipts is not None:
             self.receipts.note_attended(parameters)
 
     def conclude(self, parameters: Parameters, survivors: Sequence[int]) -> None:
-        """Record that the whole sum of a round arrived: later histories of the server must have the round's receipt."""
+        """Record that the whole sum of a round arrived; from then on the server must be able to show the receipt."""
         if self.receipts is not None:
             self.receipts.note_delivered(parameters, survivors)
 
@@ -362,12 +366,12 @@ class Owner:
 
 
 def check_pinned(invite: Invite, root: bytes) -> None:
-    """Raise ParametersRefused if an invitation has another registry than the one that the owner has pinned."""
+    """Raise ParametersRefused if an invitation has another registry than `root`, the one that the client accepts."""
     if invite.registry != root:
         raise ParametersRefused("the invitation is for another registry than the one that this owner has pinned")
 
 
 def check_affordable(participation: Participation, requested: Costs, budget: OwnerBudget | None) -> None:
-    """Raise BudgetRefused if the budget does not cover counted and `requested` rounds; called before data are used."""
+    """Raise BudgetRefused if the budget does not cover the counted rounds and the `requested` rounds together."""
     if budget is not None:
         check_budget(participation.spent(requested), budget, participation.plans(requested))
