@@ -1,4 +1,4 @@
-"""Authenticated encryption by AES-256-GCM; callers use a pair of key and nonce for one message only."""
+"""Authenticated encryption by AES-256-GCM; callers never encrypt two messages with the same key and nonce."""
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM

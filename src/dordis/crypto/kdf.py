@@ -37,7 +37,7 @@ def derive(secret: bytes, label: bytes, parameter_hash: bytes, length: int = 32)
 
 
 def expand(seed: bytes, info: bytes, length: int) -> bytes:
-    """Return `length` bytes from a uniformly random seed by HKDF without salt; `info` is the info of RFC 5869."""
+    """Derive `length` bytes from a uniformly random seed by HKDF without salt; `info` is the input info of RFC 5869."""
     if len(seed) < SHORTEST_SEED:
         raise InputError(f"a seed must have at least {SHORTEST_SEED} bytes, got {len(seed)}")
     if not 1 <= length <= LONGEST:

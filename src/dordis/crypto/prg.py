@@ -1,4 +1,4 @@
-"""AES-128-CTR keystreams, readable from any position, and masks over Z_{2^b} and permutations made from them.
+"""AES-128-CTR keystreams, readable from any position; masks over Z_{2^b} and permutations made from keystreams.
 
 Block m of a stream is AES-128(key, nonce || BE32(2 + m)), where BE32 is a big-endian number of 32 bits.  A coordinate
 of a mask is made from the next ceil(b/8) bytes of the stream, its *lane*, read as a little-endian number modulo 2^b.
@@ -31,9 +31,9 @@ CALL = 1 << 18
 """Bytes of keystream made by one call of the cipher: enough to make the cost of a call negligible, and few enough for
 the second-level cache."""
 ROWS = 4
-"""Keystreams that one pass over a vector adds to it."""
+"""Number of keystreams that are added to a vector in one pass over it."""
 GROUP = 16
-"""Lanes (coordinates of a mask) that fill whole cipher blocks, whether a lane has one, two, three or four bytes."""
+"""Number of lanes that fill whole cipher blocks, whether a lane has one, two, three or four bytes."""
 
 _ZEROS = np.zeros(CALL, np.uint8)
 
@@ -100,7 +100,10 @@ def add_masks(
     first: int = 0,
     threads: int = 1,
 ) -> None:
-    """Add masks to acc, and subtract others, modulo 2^bits; acc[0] takes coordinate `first` of every mask."""
+    """Add the masks of some keystreams to `acc` and subtract those of others, in place, modulo 2^bits.
+
+    `acc` may be a part of a longer vector, from coordinate `first` on.
+    """
     check_ring(acc, bits)
     if first < 0 or (first + acc.size) * _lane_bytes(bits) > LONGEST:
         raise InputError(f"a mask of {bits} bits has coordinates 0 to {LONGEST // _lane_bytes(bits) - 1}")
@@ -159,10 +162,10 @@ def _prepare_addition(
 
 
 def run_in_threads(prepare: Callable[[int, int], Callable[[], None]], first: int, end: int, threads: int) -> None:
-    """Divide coordinates first .. end - 1 among threads in multiples of `GROUP`; results do not depend on `threads`.
+    """Divide the work on coordinates first .. end - 1 among threads; the result does not depend on `threads`.
 
-    `prepare(start, end)` returns a function that does the work on one part.  All parts are prepared first and then run
-    in parallel.
+    `prepare(start, end)` returns a function that does the work on one part; all parts but the last have a multiple of
+    `GROUP` coordinates.  All parts are prepared first and then run in parallel.
     """
     step = -(-(end - first) // max(1, threads) // GROUP) * GROUP
     works = [prepare(at, min(at + step, end)) for at in range(first, end, max(1, step))]
@@ -198,7 +201,7 @@ _BATCH = 8 * 512
 
 
 def shuffle(items: Sequence[Item], stream: Stream) -> list[Item]:
-    """Return the items in a uniformly random order that the stream determines."""
+    """Return the items in an order that the stream determines; with a random stream all orders are equally likely."""
     order, drawn = list(items), read_words(stream)
     for last in range(len(order) - 1, 0, -1):
         other = draw_below(last + 1, drawn)

@@ -1,8 +1,8 @@
 """Shamir secret sharing of many 32-byte secrets at once.
 
-A secret is nine little-endian limbs: eight of 30 bits and one of 16.  Each limb is shared modulo p = 2^31 - 1, so a
-share of a secret is nine numbers below p.  All secrets of one call are shared among the same points, so that sharing
-takes one matrix product, and so does recovery.
+A secret is divided into nine little-endian limbs: eight of 30 bits and one of 16.  Each limb is shared modulo
+p = 2^31 - 1, so a share of a secret is nine numbers below p.  All secrets of one call are shared among the same points,
+so that sharing takes one matrix product, and so does recovery.
 """
 
 import secrets as os_random
@@ -54,7 +54,7 @@ def split(
 
 @dataclass(frozen=True)
 class Interpolation:
-    """Recover secrets from their shares at fixed points; the Lagrange weights are computed once for all calls.
+    """Recovers secrets from their shares at fixed points; the Lagrange weights are computed once for all calls.
 
     >>> shares = split([bytes(32), bytes(range(32))], points=[1, 2, 3, 4], threshold=2)
     >>> Interpolation([4, 2], threshold=2).combine(shares[[3, 1]])[1] == bytes(range(32))
@@ -76,7 +76,7 @@ class Interpolation:
     def combine(self, shares: Shares) -> tuple[bytes, ...]:
         """Return the secrets of shares of shape (points, secrets, 9), computed from the first `threshold` points.
 
-        Wrong shares give wrong secrets: callers compare the shares of other parties with their hashes first.
+        Wrong shares give wrong secrets, or raise SharingError.  So callers check the hashes of others' shares first.
         """
         columns = self._columns(shares)[: self.threshold]
         return _to_secrets(multiply(self._weights, columns).reshape(-1, LIMBS))

@@ -28,16 +28,16 @@ def sign(private: bytes, message: bytes) -> bytes:
 
 
 def validate(public: bytes) -> None:
-    """Raise InvalidKey unless a public key is a canonical point of the prime-order group; called at registration."""
+    """Raise InvalidKey unless a public key is a canonically encoded point of the prime-order group."""
     if len(public) != KEY_BYTES or not crypto_core_ed25519_is_valid_point(public):
         raise InvalidKey("the Ed25519 public key is malformed or not in the prime-order group")
 
 
 def verify(public: bytes, message: bytes, signature: bytes) -> None:
-    """Raise InvalidSignature unless the signature verifies, or InvalidKey if the public key is at fault.
+    """Raise InvalidSignature unless the signature verifies, or InvalidKey if that is because the key is invalid.
 
-    If the signature verifies, this function accepts a key with a component of low order.  `validate` refuses such keys
-    once, at registration, because the check costs as much as a verification.
+    A key with a component of low order is accepted if the signature verifies.  `validate` refuses such keys once, at
+    registration, because that check costs as much as a verification.
     """
     if len(public) != KEY_BYTES:
         raise InvalidKey(f"an Ed25519 public key has {KEY_BYTES} bytes, got {len(public)}")

@@ -41,7 +41,7 @@ class KeyAgreement(Protocol):
 
 
 class Cipher(Protocol):
-    """AE: authenticated encryption; a pair of key and nonce is used for one message only."""
+    """AE: authenticated encryption; callers never encrypt two messages with the same key and nonce."""
 
     KEY_BYTES: int
     """The length of a key."""
@@ -113,7 +113,10 @@ class Prg(Protocol):
         first: int = 0,
         threads: int = 1,
     ) -> None:
-        """Add masks to acc, and subtract others, modulo 2^bits; acc[0] takes coordinate `first` of every mask."""
+        """Add the masks of some keystreams to `acc` and subtract those of others, in place, modulo 2^bits.
+
+        `acc` may be a part of a longer vector, from coordinate `first` on.
+        """
 
 
 class Signature(Protocol):
@@ -190,7 +193,7 @@ def concrete_bounds(size: RoundSize, operations: int = OPERATIONS) -> dict[str, 
 
 
 def security_bits(size: RoundSize, rounds: int, operations: int = OPERATIONS) -> float:
-    """Return the bits of security b of a run: attacks on its cryptography succeed with probability at most 2^-b.
+    """Return b, the bits of security of a run: attacks on its cryptography succeed with probability at most 2^-b.
 
     >>> int(security_bits(RoundSize(100), rounds=1))
     51

@@ -74,7 +74,7 @@ def verify(public: bytes, alpha: bytes, proof: bytes) -> bytes:
 
 
 def validate_key(public: bytes) -> None:
-    """Raise InvalidKey for a public key (5.4.5) whose owner could make outputs predictable or ambiguous."""
+    """Raise InvalidKey unless a public key is in the prime-order group: else outputs could be predictable (5.4.5)."""
     signature.validate(public)
 
 
@@ -97,7 +97,7 @@ def _expand(private: bytes) -> tuple[bytes, bytes]:
 
 
 def _encode_to_curve(salt: bytes, alpha: bytes) -> bytes:
-    """Return the point to which `alpha` hashes, by try and increment (5.4.1.1), in time that depends on `alpha`."""
+    """Return the point to which `alpha` hashes, by try and increment (5.4.1.1); the time taken depends on `alpha`."""
     start = sha512(_SUITE + b"\x01" + salt + alpha)
     for counter in range(256):
         attempt = start.copy()
@@ -111,10 +111,10 @@ def _encode_to_curve(salt: bytes, alpha: bytes) -> bytes:
 
 
 def _is_point(candidate: bytes) -> bool:
-    """Return whether RFC 8032 decodes these bytes to a point of the curve, in the prime-order group or not.
+    """Tell whether these bytes are the canonical encoding (RFC 8032) of a point of the curve, of any order.
 
-    libsodium's addition accepts non-canonical encodings and returns canonical ones, so adding the identity changes
-    exactly the non-canonical encodings.
+    libsodium's addition also accepts other encodings, but returns canonical ones.  So if the sum of `candidate` and the
+    identity differs from `candidate`, then `candidate` is not canonical.
     """
     try:
         return crypto_core_ed25519_add(candidate, _IDENTITY) == candidate
