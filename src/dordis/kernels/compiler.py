@@ -1,6 +1,7 @@
-"""The compilation of kernels, announced on stderr, and the check of their arrays.
+"""Decorators of kernels, and checks of the arrays that kernels take.
 
-Kernels are functions that numba compiles; they run without the GIL, and are cached on disk.
+Kernels are functions that numba compiles; they run without the GIL, and are cached on disk.  While a kernel is compiled
+a line on stderr says so.
 """
 
 import sys
@@ -34,7 +35,7 @@ def inline_kernel(function: Function) -> Function:
 
 
 class _Progress(event.Listener):  # type: ignore[misc]
-    """Announce on stderr that kernels are being compiled, because that takes seconds and would look like a hang.
+    """Announces on stderr that kernels are being compiled, because that takes seconds and would look like a hang.
 
     On a terminal the announcement is erased afterwards.  It is printed once, and stays, if stderr is no terminal, or if
     rich shows a live display, which replaces stderr by a stream of whole lines.

@@ -63,7 +63,7 @@ def _inverse(value: np.uint64) -> np.uint64:
 
 @kernel
 def _accumulate(sums: NDArray[np.uint64], row: Elements, right: Elements, start: int) -> None:
-    """Add to `sums`, unreduced, the product of `row` with the columns of `right` that begin at `start`."""
+    """Add to `sums` the products of `row` and the columns of `right` from `start` on, not yet reduced to below p."""
     depth = right.shape[0]
     stop = start + sums.size
     for k in range(0, depth - 3, 4):
@@ -81,7 +81,7 @@ def _accumulate(sums: NDArray[np.uint64], row: Elements, right: Elements, start:
 
 @kernel
 def multiply(left: Elements, right: Elements) -> Elements:
-    """Return the matrix product left @ right mod p, for C-contiguous (n, k) and (k, m)."""
+    """Return the matrix product left @ right mod p; both matrices are C-contiguous."""
     rows = left.shape[0]
     width = right.shape[1]
     product = np.empty((rows, width), np.uint32)
@@ -110,7 +110,7 @@ def vandermonde(points: Elements, width: int) -> Elements:
 
 @kernel
 def barycentric(points: Elements) -> Elements:
-    """Return 1 / prod_{j != i} (x_i - x_j) mod p for each of distinct points x_i, with one modular inverse in all."""
+    """Return the barycentric weight of each point x_i mod p, 1 / prod_{j != i} (x_i - x_j); points are distinct."""
     count = points.size
     weights = np.empty(count, np.uint32)
     products = np.empty(count, np.uint64)
@@ -135,8 +135,7 @@ def barycentric(points: Elements) -> Elements:
 def lagrange(nodes: Elements, targets: Elements) -> Elements:
     """Return the matrix, shape (targets, nodes), that maps a polynomial's values at the nodes to those at the targets.
 
-    The degree of the polynomial is below the number of nodes; nodes are distinct.  The row of target 0 gives the
-    constant term.
+    The degree of the polynomial is below the number of nodes, and the nodes are distinct.
     """
     weights = barycentric(nodes)
     matrix = np.empty((targets.size, nodes.size), np.uint32)

@@ -26,10 +26,10 @@ _MOST_LEVELS = 8  # doublings of length in one pass over panels: with more, a pa
 
 
 def rotate(x: Reals, block: int, signs: npt.NDArray[np.uint8]) -> None:
-    """Negate x[i] where bit i of `signs` is set, then transform each block, in place.
+    """Rotate x in place: negate x[i] where bit i of `signs` is set, then Walsh-Hadamard transform each block.
 
-    Bit i is bit i % 8 of byte i // 8.  `block` is a power of two that divides the length.  NaN and infinity are not
-    detected here: they spread over their block, and the functions that round the result refuse them.
+    Bit i is bit i % 8 of byte i // 8.  `block`, the length of a block, is a power of two that divides the length of x.
+    NaN and infinity are not detected here: they spread over their block, and the functions that round x refuse them.
     """
     x, signs = _check(x, block, signs)
     leaf = min(block, _LEAF)
@@ -39,7 +39,7 @@ def rotate(x: Reals, block: int, signs: npt.NDArray[np.uint8]) -> None:
 
 
 def unrotate(x: Reals, block: int, signs: npt.NDArray[np.uint8]) -> None:
-    """Undo `rotate` in place, up to floating-point error: transform each block, then negate x[i] where bit i is set."""
+    """Undo `rotate` in place, up to floating-point error."""
     x, signs = _check(x, block, signs)
     leaf = min(block, _LEAF)
     if block > leaf:
@@ -50,7 +50,7 @@ def unrotate(x: Reals, block: int, signs: npt.NDArray[np.uint8]) -> None:
 def rotate_integers(x: npt.NDArray[np.int64], block: int, signs: npt.NDArray[np.uint8]) -> None:
     """Rotate integers exactly and in place: as `rotate`, but without the factor 1 / sqrt(block).
 
-    The caller ensures that sums of `block` coordinates stay below 2^63.
+    The caller ensures that the magnitudes of the coordinates of any block add up to less than 2^63.
     """
     exact, signs = _check(x, block, signs, np.int64)
     leaf, unscaled = min(block, _LEAF), exact.dtype.type(1)
@@ -60,9 +60,9 @@ def rotate_integers(x: npt.NDArray[np.int64], block: int, signs: npt.NDArray[np.
 
 
 def deal_to_blocks(x: npt.NDArray[Any], block: int, factor: float = 1.0) -> npt.NDArray[Any]:
-    """Return factor * x dealt to B blocks in turn: x[i] becomes element i // B of block i mod B.
+    """Return factor * x, dealt to B blocks of length `block`: x[i] becomes element i // B of block i mod B.
 
-    The vector is padded with zeros to whole blocks.  Integer vectors need an integer factor.
+    Blocks are padded with zeros.  Integer vectors need an integer factor.
     """
     x = check_array("x", x, np.float32, np.float64, np.int64)
     blocks = -(-x.size // block)
@@ -143,7 +143,7 @@ def _flip(x: Reals, signs: npt.NDArray[np.uint8], scale: np.floating[Any]) -> No
 
 @kernel
 def _transform_leaves(x: Reals, leaf: int, scratch: Reals) -> None:
-    """Transform each leaf as a matrix, as square as possible: along the rows, then along the columns."""
+    """Transform each leaf, as a matrix that is as square as possible: along the rows, then along the columns."""
     columns = 1
     while columns * columns < leaf:
         columns *= 2
@@ -159,7 +159,7 @@ def _transform_leaves(x: Reals, leaf: int, scratch: Reals) -> None:
 
 @kernel
 def _transform_above(x: Reals, leaf: int, block: int) -> None:
-    """Complete the transform of each block, whose leaves are transformed, in as few passes over panels as possible."""
+    """Complete the transform of each block, after its leaves are transformed, in as few passes as possible."""
     levels = 0
     while leaf << levels < block:
         levels += 1

@@ -38,10 +38,7 @@ def _add_weighted(total: npt.NDArray[np.float64], x: Reals, weight: float) -> No
 
 
 def sum_squares(x: Reals) -> float:
-    """Return the sum of squares of x, added in the same order on every machine.
-
-    The sum is NaN or infinite if a coordinate is.
-    """
+    """Return the sum of squares of x, the same on every machine; it is NaN or infinite if a coordinate is."""
     return float(_sum_squares(check_array("x", x, np.float32, np.float64)))
 
 
@@ -62,10 +59,8 @@ def _sum_squares(x: Reals) -> float:
 
 
 def is_finite(x: npt.NDArray[Any]) -> bool:
-    """Tell whether all numbers in an array are finite.
-
-    The sum of squares takes a fraction of the time of `np.isfinite`, which is needed only if the sum overflows.
-    """
+    """Tell whether all numbers in an array are finite."""
+    # The sum of squares takes a fraction of the time of `np.isfinite`, which is needed only if the sum overflows.
     with np.errstate(all="ignore"):
         squares = np.vdot(x, x)
     return bool(np.isfinite(squares)) or bool(np.isfinite(x).all())
@@ -83,9 +78,9 @@ def round_stochastically(
 ) -> None:
     """Set out[i] to y = x[i] * scale, in float64, rounded up with probability frac(y) and down otherwise.
 
-    y is rounded up if randomness[i] / 2^32 < frac(y); `randomness` is uniform, secret and used once.  The probability
-    of rounding up exceeds frac(y) by less than 2^-32.  If a result does not fit 32 bits, `out` is
-    set to zero and InputError is raised.
+    y is rounded up if randomness[i] / 2^32 < frac(y); `randomness` is uniform, secret and used once.  So the true
+    probability of rounding up exceeds frac(y), by less than 2^-32.  If a result does not fit 32 bits, InputError is
+    raised, and `out` is zero.
     """
     x = check_array("x", x, np.float32, np.float64)
     randomness = check_array("randomness", randomness, np.uint32)
@@ -100,7 +95,7 @@ def round_stochastically(
 
 
 def round_to_nearest(x: Reals, scale: float, out: npt.NDArray[np.int32]) -> None:
-    """Set out[i] to x[i] * scale rounded to the nearest integer; a result outside 32 bits raises InputError."""
+    """Set out[i] to x[i] * scale, rounded to the nearest integer; raise InputError if a result does not fit 32 bits."""
     x = check_array("x", x, np.float32, np.float64)
     out = check_array("out", out, np.int32, written=True)
     if x.size != out.size:
@@ -239,7 +234,7 @@ def _square_in_lanes(row: Reals) -> float:
 
 @kernel
 def _fits(row: Reals, factor: float, length: int) -> bool:
-    """Return whether the exact squared norm of the row, multiplied by `factor` and rounded, is at most length^2."""
+    """Tell whether factor * row, rounded to integers, has a norm of at most `length`; the norm is computed exactly."""
     bound, squared = length * length, np.int64(0)
     for start in range(0, row.size, _PIECE):
         part = row[start : start + _PIECE]
@@ -273,10 +268,10 @@ BUCKET_MULTIPLE = 32
 
 
 def fold(x: Reals, buckets: int, signs: npt.NDArray[np.uint8], factor: float = 1.0) -> Reals:
-    """Return for each bucket `factor` times the sum of its coordinates, negated where their bit of `signs` is set.
+    """Return x folded into buckets: each bucket is `factor` times the sum of its coordinates, with their `signs`.
 
-    Coordinate i belongs to bucket i mod `buckets`; its bit is bit i % 8 of byte i // 8.  The vector is read in rows of
-    `buckets` coordinates, in one pass over memory.  NaN and infinity are not detected.
+    Coordinate i belongs to bucket i mod `buckets`.  It is negated if its bit of `signs`, bit i % 8 of byte i // 8, is
+    set.  NaN and infinity are not detected.
     """
     x = check_array("x", x, np.float32, np.float64)
     signs = _check_signs(x.size, buckets, signs)

@@ -1,7 +1,7 @@
 """Vectors over Z_{2^32}: add keystreams to them, and pack their elements into b bits each.
 
-A keystream is a row of bytes; a *lane* is the bytes of a row that belong to one coordinate.  One pass over the vector
-adds four rows if there are four.  A row is added with flip = 0 and subtracted with flip = 2^32 - 1, because
+A keystream is a row of bytes; a *lane* is the bytes of a row that belong to one coordinate.  Rows are added four at a
+time, as long as there are four.  A row is added with flip = 0 and subtracted with flip = 2^32 - 1, because
 (x ^ flip) - flip is x or -x, without a branch.  Callers reduce modulo 2^b once, at the end.
 
 In packed form, element i occupies bits i*b to i*b + b - 1 of a little-endian bit stream.  Eight elements fill exactly b
@@ -34,7 +34,7 @@ def _apply_sign(value: np.uint32, flip: np.uint32) -> np.uint32:
 
 @kernel
 def add_lanes(acc: Vector, rows: Rows, flips: Vector) -> None:
-    """Add rows of one-, two- or four-byte lanes to `acc`; subtract the rows whose flip is 2^32 - 1 instead of 0."""
+    """Add rows of numbers of one, two or four bytes to `acc`; subtract the rows whose flip is 2^32 - 1 instead of 0."""
     fours = len(rows) // 4 * 4
     for r in range(0, fours, 4):
         f0, f1, f2, f3 = flips[r], flips[r + 1], flips[r + 2], flips[r + 3]
@@ -49,7 +49,7 @@ def add_lanes(acc: Vector, rows: Rows, flips: Vector) -> None:
 
 @kernel
 def add_three_byte_lanes(acc: Vector, rows: Rows, flips: Vector) -> None:
-    """Add rows of three-byte lanes to `acc`; subtract the rows whose flip is 2^32 - 1 instead of 0.
+    """Add rows of numbers (lanes) of three bytes to `acc`; subtract the rows whose flip is 2^32 - 1 instead of 0.
 
     Rows are words of 32 bits: three words have four lanes.  The upper 8 bits of each added word belong to the next
     lane; the caller's reduction modulo 2^b, b <= 24, removes them.
@@ -111,7 +111,7 @@ def packed_size(count: int, bits: int) -> int:
 def pack(values: npt.NDArray[np.uint32], bits: int, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
     """Return elements below 2^bits as packed bytes, written to `out` if it is given.
 
-    An element that is too large raises InputError and leaves `out` all zero.
+    If an element is too large, InputError is raised, and `out` is all zero.
 
     >>> pack(np.array([1, 2, 3], dtype=np.uint32), 4).tobytes().hex()
     '2103'

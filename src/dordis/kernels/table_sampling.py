@@ -27,9 +27,9 @@ _RUN = 2048
 """Samples that `draw_samples` handles at a time, so that they stay in the first-level cache between its passes."""
 
 INDEXED = 14
-"""Number of places of the residual that one row of the search index lists.
+"""Number of entries of the residual that one row of the search index covers.
 
-With the position of the first of these places, a row has 32 bytes.
+With the position of the first of these entries, a row has 32 bytes.
 """
 
 Vector = npt.NDArray[np.uint32]
@@ -52,7 +52,7 @@ def draw_samples(
     tops: Shorts,
     blocks: Vector,
 ) -> int:
-    """Add to acc the samples whose cells do not escape; list the escapes, and return their number.
+    """Add to acc the samples whose cells do not escape; list the other samples (escapes), and return their number.
 
     `cells` and `hats` start with the first sample of the page that contains sample `first`; sample `first` is added to
     acc[0].  With a log_width of 0 there are no hats.  For each escape `places` receives its index in acc, `tops`
@@ -155,7 +155,7 @@ def _node(stairs: Vector, cell: Any) -> Any:
 
 @kernel
 def _hat(pair: Any, log_width: Any) -> Any:
-    """Return a sample's distance from its node: the low byte of `pair` less the high byte, both modulo 2^log_width."""
+    """Return a sample's distance from its node: the low byte of `pair` minus the high byte, both modulo 2^log_width."""
     below = (np.uint32(1) << log_width) - np.uint32(1)
     return (np.uint32(pair) & below) - ((np.uint32(pair) >> np.uint32(8)) & below)
 
@@ -243,7 +243,7 @@ def _mass_at(pmf: Words, x: Any) -> Wide:
 
 @inline_kernel
 def _overshoot(pmf: Words, node: Any, width: Any) -> Wide:
-    """Return how far the straight line between the pmf at two neighbouring nodes rises above the pmf, times `width`.
+    """Return `width` times the height by which the line between the pmf at two neighbouring nodes exceeds the pmf.
 
     The nodes lie at node * width and (node + 1) * width; the result is 0 if the line rises nowhere above the pmf.
     """
@@ -261,7 +261,7 @@ def _overshoot(pmf: Words, node: Any, width: Any) -> Wide:
 
 @kernel
 def count_node_cells(pmf: Words, width: int) -> npt.NDArray[np.uint32]:
-    """Return the number of cells of each node from 0 on: the largest that keep the sum of all hats below the pmf."""
+    """Return the number of cells of each node from 0 on: as many as possible while all hats together fit the pmf."""
     counts = np.zeros((len(pmf) - 1) // width + 1, np.uint32)
     before = _overshoot(pmf, 0, width)  # nodes -1 and 0 have the same overshoot as 0 and 1, by symmetry
     for node in range(counts.size):
@@ -282,7 +282,7 @@ def _count(counts: npt.NDArray[np.uint32], node: Any) -> Any:
 
 @kernel
 def subtract_cells(pmf: Words, counts: npt.NDArray[np.uint32], log_width: int) -> Words:
-    """Return the residual, the pmf less the mass of all hats, at x = 0 .. X; an empty array if a mass is negative."""
+    """Return the residual, the pmf minus the mass of all hats, at x = 0 .. X; an empty array if a mass is negative."""
     width = 1 << log_width
     masses = np.empty_like(pmf)
     for x in range(len(pmf)):
@@ -310,7 +310,7 @@ def accumulate_masses(masses: Words) -> Words:
 
 @kernel
 def build_search_index(sums: Words, rows: int, shift: int) -> npt.NDArray[np.uint16]:
-    """Return the search index for `resolve_escapes`; a place that does not fit a row must be searched in `sums`."""
+    """Return the search index of `sums`, the cumulative residual, for `resolve_escapes`, which explains a row."""
     index = np.full((rows, 2 + INDEXED), np.uint16(0xFFFF), np.uint16)
     at = 0
     for row in range(rows):

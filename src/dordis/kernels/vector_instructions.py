@@ -1,4 +1,7 @@
-"""Vector operations written as LLVM instructions, because LLVM does not derive them from loops by itself."""
+"""Vector operations written as LLVM instructions, because LLVM does not derive them from loops by itself.
+
+`dordis.privacy.skellam_noise` defines cells, nodes and hats.
+"""
 
 from typing import Any
 
@@ -21,7 +24,7 @@ _BIT, _SHORT, _WORD, _ADDRESS = (ir.IntType(bits) for bits in (1, 16, 32, 64))
 
 @intrinsic
 def count_trailing_zeros(typing_context: Any, word: Any) -> Any:
-    """Count the zero bits below the lowest set bit of a uint64; 64 if there is none."""
+    """Return the number of zero bits below the lowest set bit of a uint64; 64 if no bit is set."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], context.get_constant(types.boolean, False))
@@ -31,7 +34,7 @@ def count_trailing_zeros(typing_context: Any, word: Any) -> Any:
 
 @intrinsic
 def compare_at_least(typing_context: Any, values: Any, at: Any, limit: Any) -> Any:
-    """Return a 64-bit word whose bit i says whether values[at + i] >= limit, for values of uint16."""
+    """Return a 64-bit word whose bit i, from 0 to 63, says whether values[at + i] >= limit; values are uint16."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         (base,) = _pointers(context, builder, signature, arguments, 1)
@@ -47,7 +50,7 @@ def compare_at_least(typing_context: Any, values: Any, at: Any, limit: Any) -> A
 
 @intrinsic
 def add_nodes(typing_context: Any, acc: Any, cells: Any, stairs: Any, flip: Any, at: Any) -> Any:
-    """Add the node numbers of cells[at : at + 16] to acc[at : at + 16], or subtract them if flip = 2^32 - 1.
+    """Add the node numbers of cells[at : at + 16] to acc[at : at + 16]; subtract them if flip = 2^32 - 1, not 0.
 
     The compiler could not vectorise a loop for this, because it must assume that acc overlaps the table.
     """
@@ -64,9 +67,9 @@ def add_nodes(typing_context: Any, acc: Any, cells: Any, stairs: Any, flip: Any,
 def add_hats(
     typing_context: Any, acc: Any, cells: Any, hats: Any, stairs: Any, log_width: Any, flip: Any, at: Any
 ) -> Any:
-    """Add or subtract w * node + L1 - L2 for 16 cells, like `add_nodes`, with w = 2^log_width.
+    """Add or subtract 16 samples, as `add_nodes` does.  Sample i is w * H + L1 - L2, with w = 2^log_width.
 
-    L1 and L2 are the low and the high byte of hats[i], both modulo w.
+    H is the node number of cells[i]; L1 and L2 are the low and the high byte of hats[i], both modulo w.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -85,7 +88,7 @@ def add_hats(
 
 @intrinsic
 def count_below(typing_context: Any, rows: Any, row: Any, key: Any) -> Any:
-    """Return how many of the last 14 of the 16 numbers in a row are below `key`, or 255 if one of them equals it."""
+    """Return how many of the last 14 of the 16 numbers in row `row` are below `key`; 255 if one of these equals it."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         (table,) = _pointers(context, builder, signature, arguments, 1)
