@@ -1,1 +1,1 @@
-"""Drivers of rounds, also pipelined: chunks overlap on clients, network and server.  Performance model and planner."""
+"""Drivers that run the steps of a round, one by one or pipelined, and the choice of a round's number of chunks."""

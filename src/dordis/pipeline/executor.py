@@ -1,8 +1,9 @@
 """Drivers of protocols: they run a server's steps, one after the other or pipelined; an exchange carries the messages.
 
-Pipelined, the set-up runs first, then all chunks.  A stage of a chunk starts as soon as its predecessors have ended
-(`pipeline.planner.predecessors`).  With one chunk nothing overlaps.  The caller's `compute` runs the computations of
-the server: in threads, or, to simulate a deployment, on a virtual clock.
+In a pipeline the set-up runs first, then all chunks.  A stage consists of consecutive steps that keep one resource
+busy.  A stage of a chunk starts as soon as its predecessors have ended (`pipeline.planner.predecessors`).  With one
+chunk nothing overlaps.  The caller's `compute` runs the computations of the server: in threads, or, to simulate a
+deployment, on a virtual clock.
 """
 
 import asyncio
@@ -46,7 +47,7 @@ def run(server: ProtocolServer[Output], exchange: Exchange) -> Output:
 
 
 def advance(steps: Iterable[Step], exchange: Exchange) -> None:
-    """Run steps one after the other; `exchange` carries their requests and replies."""
+    """Run the steps one after the other; `exchange` carries their requests and replies."""
     for step in steps:
         flow = step.run()
         requests = begin(flow)
@@ -55,12 +56,12 @@ def advance(steps: Iterable[Step], exchange: Exchange) -> None:
 
 
 def begin(flow: Flow | None) -> Requests | None:
-    """Start the flow of a step, its generator, and return its first requests; None if the step sends no requests."""
+    """Start a flow, the generator of a step, and return its first requests; None if the step sends no requests."""
     return None if flow is None else next(flow, None)
 
 
 def resume(flow: Flow, replies: Replies) -> Requests | None:
-    """Send the replies to the flow; return its next requests, or None at its end.
+    """Pass the replies to a flow; return the next requests of the flow, or None at its end.
 
     Some exchanges send a request only when its reply is read.  Therefore replies that the flow leaves unread are read
     here, so that every client gets its request.
@@ -97,7 +98,7 @@ class Timeline(msgspec.Struct, frozen=True):
 
     @property
     def setup_seconds(self) -> float:
-        """Return the seconds that the set-up took."""
+        """Return the end of the set-up, in seconds since the round began; 0 if there was no set-up."""
         return max((span.end for span in self.spans if span.chunk == SETUP), default=0.0)
 
     @property
@@ -117,7 +118,7 @@ class Timeline(msgspec.Struct, frozen=True):
 
     @property
     def stage_seconds(self) -> tuple[tuple[float, ...], ...]:
-        """Return the seconds of each chunk in each stage, as `Profile.observe` takes them: by stage, then by chunk."""
+        """Return the seconds that each stage took in each chunk: first index the stage, second the chunk."""
         steps: dict[tuple[int, int], list[Span]] = {}
         for span in self.spans:
             if span.chunk != SETUP:
@@ -145,7 +146,7 @@ async def execute_async(
     """Run the set-up, then all chunks in a pipeline; return the timeline.  All chunks have the same stages.
 
     The first failure ends the round and is raised unchanged.  After a failure or a cancellation no further request is
-    made; a running computation of the server cannot be stopped, and is awaited.
+    sent; if the server is computing at that time, the end of the computation is awaited.
     """
     workflows = [group_stages(chunk) for chunk in chunks]
     resources = [stage.resource for stage in workflows[0]] if workflows else []
@@ -168,7 +169,7 @@ async def execute_async(
 
 
 class _Conductor:
-    """Runs stages and records start and end of their steps; after a cancellation it makes no further request."""
+    """Runs stages, and records start and end of their steps; after a cancellation it sends no further request."""
 
     def __init__(self, exchange: AsyncExchange, compute: Compute) -> None:
         self._exchange, self._compute = exchange, compute
@@ -199,18 +200,18 @@ class _Conductor:
             flow.close()
 
     async def _compute_result(self, work: Callable[[], Result]) -> Result:
-        """Return the result of `work`; if cancelled, wait for the end of `work`: a running flow must not be closed."""
+        """Return the result of `work`; after a cancellation, wait for the end of `work`, then raise CancelledError."""
         task: asyncio.Future[Result] = asyncio.ensure_future(self._compute(work))
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError:
             self._stopped.set()
-            await _wait_for_end(task)
+            await _wait_for_end(task)  # a flow must not be closed while it runs
             raise
         return task.result()
 
     def _take_until_stopped(self, replies: Replies) -> Iterator[tuple[ClientId, Message]]:
-        """Yield the replies, which may be computed on demand; raise _Stopped once the round is stopped."""
+        """Yield the replies; raise _Stopped after a cancellation, so that missing replies do not count as dropouts."""
         for reply in replies:
             yield reply
             if self._stopped.is_set():
@@ -248,7 +249,7 @@ async def _run_all(processes: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 def serialise_exchange(exchange: Exchange) -> AsyncExchange:
-    """Return an exchange that chunks in different threads can share; each client gets one request at a time.
+    """Return an exchange that chunks in different threads can share: a client gets one request at a time.
 
     The given `exchange` is called from several threads at once, but never at once for the same client.
     """
@@ -274,8 +275,8 @@ async def execute_in_lockstep(
 ) -> Timeline:
     """Run the set-up, then each step for all chunks together; the returned timeline has one span for each step.
 
-    The exchange is called for all chunks before the first reply is needed, so it can send the requests of all chunks
-    in one message.
+    `exchange` is called for all chunks before a reply is needed, so that it can send the requests of all chunks in one
+    message.
     """
     clock = asyncio.get_running_loop().time
     began, spans = clock(), []

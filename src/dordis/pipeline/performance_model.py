@@ -28,12 +28,12 @@ POINTS = 64
 PASSES = 50
 """Iterations of re-weighted least squares, by which the fit approaches least absolute deviations."""
 EXACT = 1e-6
-"""The fit raises smaller relative deviations to this value.
+"""In the fit, relative deviations below this value count as this value.
 
 A relative deviation is a deviation divided by the duration, or by `EXACT` times the longest duration if this is more.
 """
 INSTANT = 1e-9
-"""Least duration in seconds in the fit: deviations from a shorter duration are divided by this one."""
+"""In the fit, deviations are divided by at least this duration, in seconds."""
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class StageModel(msgspec.Struct, frozen=True):
-    """A model of the seconds of a stage for one chunk; `error` is the mean relative deviation of the fit."""
+    """A model of the seconds of a stage for one chunk; `error` is the mean relative deviation of the timings."""
 
     partition: float
     """b1: seconds per coordinate of the chunk."""
@@ -65,7 +65,7 @@ class StageModel(msgspec.Struct, frozen=True):
 
 
 class SetupModel(msgspec.Struct, frozen=True):
-    """The seconds of the set-up, which makes keys and shares for each of m chunks: `constant` + `per_chunk` m."""
+    """A model of the seconds of the set-up, which makes keys and shares for m chunks: `constant` + `per_chunk` * m."""
 
     constant: float
     per_chunk: float
@@ -99,7 +99,7 @@ class Profile(msgspec.Struct, frozen=True):
     stages: tuple[tuple[Sample, ...], ...] = ()
 
     def observe(self, dim: int, setup: float, stages: Sequence[Sequence[float]]) -> "Profile":
-        """Return the profile with the timings of one more round: seconds of the set-up, and of each stage by chunk."""
+        """Return the profile with the seconds of one more round: of its `setup`, and of its `stages` in each chunk."""
         known = self.stages or ((),) * len(stages)
         if len(known) != len(stages) or len({len(chunks) for chunks in stages}) != 1 or not stages[0]:
             raise InputError(f"a round of this profile has {len(known)} stages, each timed for the same chunks")
@@ -113,7 +113,7 @@ class Profile(msgspec.Struct, frozen=True):
         )
 
     def fit(self) -> PerformanceModel:
-        """Return the model fitted to the timings; raise `InputError` if they have too few different (d, m)."""
+        """Return the model fitted to the timings; raise `InputError` if too few pairs (dim, chunks) were timed."""
         return PerformanceModel(fit_setup(self.setup), tuple(fit_stage(samples) for samples in self.stages))
 
 
@@ -159,7 +159,10 @@ def median_seconds(samples: Iterable[Sample]) -> dict[tuple[int, int], float]:
 
 
 def _fit(terms: Matrix, seconds: Sequence[float]) -> tuple[list[float], float]:
-    """Return the non-negative coefficients with the least absolute relative deviations, and the mean deviation."""
+    """Return the non-negative coefficients of `terms` with the least sum of relative deviations from `seconds`.
+
+    The second result is the mean relative deviation.
+    """
     target = np.array(seconds, dtype=np.float64)
     if (target < 0).any() or not np.isfinite(target).all():
         raise InputError("seconds are finite and not negative")
@@ -213,7 +216,7 @@ class AutoChunks(msgspec.Struct, frozen=True):
     """Timings of whole rounds."""
 
     def choose_chunks(self, dim: int, blocks: int) -> int:
-        """Return the number of chunks, at most `blocks`, for the next round of `dim` coordinates."""
+        """Return the number of chunks of the next round, for `dim` coordinates in `blocks` blocks; at most `blocks`."""
         rungs = list_trial_chunks(blocks)
         counts = self._count_trials(dim)
         untried = self._find_untried(dim, rungs)
@@ -229,7 +232,7 @@ class AutoChunks(msgspec.Struct, frozen=True):
         return min(m for m, seconds in expected.items() if seconds <= EQUAL * best)
 
     def observe(self, dim: int, timeline: Timeline) -> "AutoChunks":
-        """Return these timings with those of one more round, which must have completed."""
+        """Return these timings with those of one more round that ended successfully."""
         if not timeline.resources:
             return self
         if self.resources and timeline.resources != self.resources:
@@ -246,7 +249,7 @@ class AutoChunks(msgspec.Struct, frozen=True):
         )
 
     def expected_seconds(self, dim: int, blocks: int) -> dict[int, float]:
-        """Return the expected seconds of a round, for each number of chunks that was measured or can be predicted.
+        """Return the expected seconds of a round, by number of chunks: measured or, with few measurements, predicted.
 
         Predictions are scaled to the measurements, because schedules omit the time between stages.
         """
@@ -291,7 +294,7 @@ class AutoChunks(msgspec.Struct, frozen=True):
 
 
 def most_chunks(blocks: int) -> int:
-    """Return the largest number of chunks considered for a vector of `blocks` blocks."""
+    """Return the largest number of chunks considered for a vector of `blocks` blocks; a chunk has whole blocks."""
     if blocks < 1:
         raise InputError(f"a vector has at least one block, not {blocks}")
     return min(blocks, MOST_CHUNKS)

@@ -17,7 +17,7 @@ from dordis.protocol import Resource, Step
 MOST_CHUNKS = 20
 """Largest number of chunks that the planner considers, as in the paper."""
 ROUNDING = 1e-9
-"""Completion times with a smaller relative difference count as equal."""
+"""Completion times whose relative difference is at most this value count as equal."""
 
 StageSeconds = Callable[[int], Sequence[float]]
 """Returns, for m chunks, the seconds of every stage for one chunk."""
@@ -71,7 +71,7 @@ def step_name(step: Step) -> str:
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """Start and end of a stage of one chunk, in seconds since the round began."""
+    """Planned start and end of a stage of one chunk, in seconds since the round began."""
 
     stage: int
     chunk: int
@@ -81,7 +81,7 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 class Schedule(msgspec.Struct, frozen=True):
-    """Start and end of every stage of every chunk, ordered by stage, then by chunk."""
+    """Planned start and end of every stage of every chunk, ordered by stage, then by chunk."""
 
     chunks: int
     setup: float
@@ -95,11 +95,11 @@ class Schedule(msgspec.Struct, frozen=True):
         return self.slots[-1].end
 
     def busy_seconds(self) -> dict[Resource, float]:
-        """Return the seconds for which each resource is busy after the set-up."""
+        """Return, by resource, the seconds after the set-up in which it is busy."""
         return _seconds_by_resource(self.slots)
 
     def utilisation(self) -> dict[Resource, float]:
-        """Return the fraction of the time after the set-up in which each resource is busy."""
+        """Return, by resource, the fraction of the time after the set-up in which it is busy."""
         length = self.completion - self.setup
         return {resource: seconds / length if length else 0.0 for resource, seconds in self.busy_seconds().items()}
 
@@ -149,7 +149,9 @@ def plan_chunks(
     setup: SetupSeconds = lambda m: 0.0,
     numbers: Sequence[int] = range(1, MOST_CHUNKS + 1),
 ) -> PipelinePlan:
-    """Return the plan with the number of chunks for which the round is shortest; among equal ones, the smallest.
+    """Return the plan with the number of chunks, out of `numbers`, for which the round is shortest.
+
+    Of numbers with equally short rounds, the smallest is chosen.
 
     >>> plan_chunks([Resource.CLIENT, Resource.SERVER], lambda m: (6 / m + 1, 6 / m + 1)).chunks
     2
@@ -189,7 +191,7 @@ def schedule_stages(resources: Sequence[Resource], seconds: Sequence[float], m: 
 
 
 def _find_critical_path(resources: Sequence[Resource], m: int, slots: dict[tuple[int, int], Slot]) -> tuple[Slot, ...]:
-    """Return the critical path: from the last slot back, each time to the predecessor that ended last."""
+    """Return the critical path: it leads from the last slot back, each time to the predecessor that ends last."""
     path = [slots[len(resources) - 1, m - 1]]
     while before := predecessors(resources, m, path[-1].stage, path[-1].chunk):
         path.append(max((slots[pair] for pair in before), key=lambda slot: slot.end))
