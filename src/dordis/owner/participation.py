@@ -353,7 +353,7 @@ class MemoryTrainings:
         self._counted = (0, 0)
 
     def begin(self, participations: int, most: int | None) -> None:
-        """Count a training; raise ParametersRefused if `most` were counted at this number of `participations`."""
+        """Count a training; raise ParametersRefused if it is beyond `most` (if given) since the last participation."""
         if most is None:
             return
         since, count = self._read()

@@ -1,8 +1,8 @@
 """The notes and receipts that a client stores about its rounds, and the comparison of a server's history with them.
 
 The client itself notes the parameters of its rounds and the arrival of sums; no server can prevent that.  At log-in and
-before every round the server shows its history: the hashes of all receipts, and the whole receipts of the client's own
-rounds.  The client refuses a history that contradicts its notes or an earlier history.
+before every round the server shows its *history* of the run: the hashes of all receipts, and the whole receipts of the
+client's own rounds.  The client refuses a history that contradicts its notes or an earlier history.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ class Attended(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True
     index: int
     parameters: str
     is_listed: bool = True
-    """Whether the parameters list the clients; if not, a receipt may omit an unacknowledged contribution."""
+    """Whether the parameters list the clients; if not, a contribution may be lost until the server acknowledges it."""
 
 
 class Acknowledged(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -35,16 +35,16 @@ class Acknowledged(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=
 
 
 class Delivered(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """A note that the whole sum of a round arrived, with the server's statement of the number of survivors by chunk."""
+    """A note that the whole sum of a round arrived, and the numbers of survivors, by chunk, that the server stated."""
 
     index: int
     survivors: tuple[int, ...]
 
 
 class Shown(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """An entry of a server's history: the hash of a receipt, and the receipt itself if it is of a client's own round.
+    """What a server shows a client of one round: the hash of the receipt, and the receipt if the client took part.
 
-    A receipt that the client has stored already may be left out.
+    A receipt that the client has stored already may be left out.  All rounds together are the server's *history*.
     """
 
     index: int
@@ -60,7 +60,11 @@ History = Mapping[int, Shown]
 
 @dataclass
 class KeptRun:
-    """The notes and receipts that a client stored about one run, by round index."""
+    """The notes and receipts that a client stored about one run, by round index.
+
+    `attended` has the parameter hashes of rounds in which the client took part, `delivered` the numbers of survivors
+    of rounds whose sum arrived, and `shown` the receipts, or their hashes, that the server has shown.
+    """
 
     attended: dict[int, str] = field(default_factory=dict)
     unlisted: set[int] = field(default_factory=set)
@@ -69,7 +73,7 @@ class KeptRun:
     shown: dict[int, Shown] = field(default_factory=dict)
 
     def with_lines(self, data: bytes, path: Path) -> "KeptRun":
-        """Return a copy to which the lines `data` of the file `path` are added; raise InputError for a damaged line."""
+        """Return a copy with the notes in `data`, new lines of the file `path`; raise InputError if one is damaged."""
         kept = KeptRun(dict(self.attended), set(self.unlisted), dict(self.delivered), dict(self.shown))
         for line in data.splitlines():
             try:
@@ -92,7 +96,7 @@ class KeptRun:
 
 @dataclass(frozen=True)
 class KeptReceipts:
-    """The directory `receipts` of a client: one append-only file for every run."""
+    """The directory with a client's notes and receipts: one append-only file for every run."""
 
     path: Path
     _decoded: dict[bytes, tuple[bytes, KeptRun]] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -119,7 +123,7 @@ class KeptReceipts:
             self._add(parameters.run, [Attended(parameters.index, parameters.digest.hex(), is_listed)])
 
     def note_acknowledged(self, run: bytes, index: int) -> None:
-        """Note durably that the server acknowledged a contribution: the round's receipt must then list this client."""
+        """Note durably that the server acknowledged a contribution: from then on it must show the round's receipt."""
         if index in self.read(run).unlisted:
             self._add(run, [Acknowledged(index)])
 
@@ -132,10 +136,10 @@ class KeptReceipts:
     ) -> None:
         """Store the new entries of a server's history; raise HistoryContradicted if it contradicts the stored notes.
 
-        A `complete` history begins with the run's first round; otherwise it begins after the last stored entry.  `keys`
-        are the members' public signing keys, which verify receipts.  `me` is the id of this client.  If a receipt has
-        this client among the survivors of a round, but this client has no note of the round, its notes are an old copy:
-        HistoryContradicted is raised in this case, too.
+        `shown` is the history: receipts, or their hashes, in the order of the rounds.  If it is `complete` it begins
+        with the run's first round, otherwise after the last stored entry.  `keys` are the members' public signing keys.
+        `me` is the id of this client.  HistoryContradicted is also raised if a receipt has this client among the
+        survivors of a round of which there is no note: then the notes are an old copy.
         """
         kept = self.read(run)
         check_history(kept, shown, complete=complete, where=self.file(run))
@@ -169,7 +173,10 @@ def _complete_lines(path: Path) -> bytes:
 
 
 def check_history(kept: KeptRun, shown: Sequence[Shown], *, complete: bool, where: Path) -> None:
-    """Raise HistoryContradicted, naming round and file, if a server's history contradicts a client's notes."""
+    """Raise HistoryContradicted if `shown`, the receipts or hashes that a server shows, contradicts a client's notes.
+
+    The error names the round, and `where`, the file with the notes.  A `complete` history has all rounds of the run.
+    """
     try:
         indices = [entry.index for entry in shown]
         if indices != sorted(set(indices)):
@@ -188,7 +195,10 @@ def check_history(kept: KeptRun, shown: Sequence[Shown], *, complete: bool, wher
 
 
 def check_nothing_rewritten(kept: KeptRun, history: History, *, complete: bool) -> None:
-    """Raise HistoryContradicted if a receipt shown before has changed, or is missing from a complete history."""
+    """Raise HistoryContradicted if a receipt that the server showed earlier has changed in its history.
+
+    It must not be missing from a `complete` history either.
+    """
     for index, before in kept.shown.items():
         now = history.get(index)
         if complete if now is None else now.digest != before.digest:
@@ -197,7 +207,7 @@ def check_nothing_rewritten(kept: KeptRun, history: History, *, complete: bool) 
 
 
 def check_links(history: History) -> None:
-    """Raise HistoryContradicted unless every whole receipt belongs to its entry and follows the entry before.
+    """Raise HistoryContradicted if the receipts that a server shows are not linked by their hashes.
 
     A receipt must hash to the digest in its entry, and state the digest of the entry before as `previous`.
     """
@@ -209,10 +219,10 @@ def check_links(history: History) -> None:
 
 
 def check_attended(kept: KeptRun, history: History) -> None:
-    """Raise HistoryContradicted if the history contradicts a note about a round that this client attended.
+    """Raise HistoryContradicted if a server's history contradicts a note about a round that this client attended.
 
     If the history has the round, its receipt must have the noted parameters and numbers of survivors.  The receipt may
-    be left out only if the parameters list no clients, and the contribution was not acknowledged.
+    be left out only if the parameters list no clients and the server did not acknowledge the contribution.
     """
     for index, parameters in kept.attended.items():
         entry = history.get(index)
@@ -230,7 +240,7 @@ def check_attended(kept: KeptRun, history: History) -> None:
 
 
 def check_delivered(kept: KeptRun, history: History) -> None:
-    """Raise HistoryContradicted if a round whose sum arrived has no receipt, but a later round has."""
+    """Raise HistoryContradicted if a round whose sum arrived is missing from a history that has later rounds."""
     for index in kept.delivered:
         if index not in history and any(later > index for later in history):
             raise HistoryContradicted(f"round index {index}, whose sum reached this client, is missing")
