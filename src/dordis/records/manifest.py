@@ -22,7 +22,11 @@ _FIDELITIES = {
 
 
 class PlanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The plan of a run in numbers: `sigma` is the standard deviation of the noise on the sum, in units of updates."""
+    """The plan of a run in numbers.
+
+    `sigma` is the standard deviation of the noise on a coordinate of the decoded sum: the one on the integers, divided
+    by `scale`.
+    """
 
     dim: int
     bits: int
@@ -43,13 +47,13 @@ class PlanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     buckets: int = 0
     """Coordinates into which an update is folded before it is summed; 0 without folding."""
     projection_error: float | None = None
-    """The largest error that folding adds to a sum, as a fraction of sigma."""
+    """The largest fraction by which folding increases the error of a sum; None without folding."""
     quantile: float | None = None
     """The quantile of updates' norms that the clip bound follows, beginning at `clip`; None if the bound is fixed."""
     multiplier: float | None = None
     """The noise multiplier: standard deviation over sensitivity; None if clients add no noise."""
     times_trusted: float | None = None
-    """The noise on a sum divided by the noise of a trusted server with the same guarantee."""
+    """Standard deviation of the noise on a sum, divided by that of a trusted server with the same guarantee."""
     all_colluders: int | None = None
     """The number of colluders in the whole registry, from which T_C follows; None if only T_C is known."""
     records: SampledEvents | msgspec.UnsetType = msgspec.UNSET
@@ -59,7 +63,7 @@ class PlanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Trust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The facts about whom the clients of a run trust, from which reports derive all their statements about trust."""
+    """Whom the clients of a run must trust; reports derive all their statements about trust from these fields."""
 
     proves: bool
     """Whether the run has an epsilon."""
@@ -82,7 +86,7 @@ class Descriptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Predecessor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The run that a successor with other members continues: model, ledger and participations carry over."""
+    """The run that a successor run continues, with its model, ledger and participations but other members."""
 
     run: str
     """The run id of the predecessor, in hex."""
@@ -138,7 +142,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     where: str = ONE_PROCESS
     """Description of where the clients of a simulation ran."""
     first_line: int | None = None
-    """Number, counted from 0, of the line of the beacon that round index 0 uses; its time is later than `created`."""
+    """Number, from 0, of the beacon line that round index 0 uses; the time of this line is later than `created`."""
     members: dict[int, str] | msgspec.UnsetType = msgspec.UNSET
     """The members of a deployed run: ids and fingerprints of their keys (`Registry.fingerprints`)."""
 
@@ -170,12 +174,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def how(self) -> str:
-        """Return how the run was executed; reports state it, because a simulation protects nobody."""
+        """Return a clause on how the run was executed; reports state it, because a simulation protects nobody."""
         return describe_fidelity(self.fidelity, self.where)
 
 
 def describe_fidelity(fidelity: str, where: str) -> str:
-    """Return the description of a fidelity; empty if it is unknown."""
+    """Return a clause that describes a fidelity; empty if the fidelity is unknown."""
     return _FIDELITIES.get(fidelity, "").format(where=where)
 
 

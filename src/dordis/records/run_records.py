@@ -1,8 +1,8 @@
 """The records of a run: one directory with everything that a report, a resumed run or a regulator needs.
 
-A round is finished when its checkpoint is written.  The checkpoint replaces the previous checkpoint in one step.  It
-also has the lines about the round that are then appended to other files, so that a run stopped at any moment can resume
-after its last finished round.
+A round is finished when its checkpoint is written: the application's state, such as the model, and the lines about the
+round.  The checkpoint replaces the previous one in one step.  Then the lines are appended to other files.  So a run
+stopped at any moment can resume after its last finished round.
 """
 
 import hashlib
@@ -45,10 +45,10 @@ Kind = TypeVar("Kind")
 
 
 class FailedAttempt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A failed attempt at a round, which is tried again under the next index unless its tries are used up.
+    """A failed try of a round: a line of `failures.jsonl`.
 
-    The attempt is a line of `failures.jsonl`.  If the process that recorded the attempt also finished the round, the
-    attempt is in the round's record too.
+    The round is tried again under the next index, unless its tries are used up.  If the process that recorded this try
+    also finished the round, the failed try is in the round's record too.
     """
 
     index: int
@@ -60,7 +60,7 @@ class FailedAttempt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Eviction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Clients evicted after the round with this index, and why: a line of `evictions.jsonl`.
+    """Clients that were excluded from the rest of a run after the round `index`, and why: a line of `evictions.jsonl`.
 
     `run` is the id of the earlier run that evicted them, in hex; empty for the run of this file.
     """
@@ -175,12 +175,12 @@ class StoredRun:
 
     @property
     def evident(self) -> int:
-        """Return the number of recorded rounds that the checkpoint confirms, plus the rounds of predecessors."""
+        """Return the number of recorded rounds that the checkpoint confirms, predecessors' rounds included."""
         return self.manifest.before if self.last is None else min(self.finished, self.last.number)
 
     @property
     def sum_checks(self) -> dict[str, int]:
-        """Return how often each outcome of the check for impossible sums occurred, failed attempts included."""
+        """Return how often each outcome of the check for impossible sums occurred, failed tries of rounds included."""
         outcomes = Counter(record.sum_check for record in self.rounds)
         outcomes[IMPOSSIBLE] += sum(bool(failed.survivors) for failed in self.failures)
         return {outcome: count for outcome, count in outcomes.items() if count}
@@ -216,22 +216,22 @@ class RunRecords:
         return records
 
     def begin(self, state: State) -> None:
-        """Write the application's state with which a successor run begins."""
+        """Write `state`, the application's state with which this run begins as the successor of another run."""
         write_checkpoint(self.path / MODEL, {}, state)
 
     def finish(self, record: RoundRecord, metrics: RoundMetrics, state: State) -> None:
-        """Record a finished round durably: the checkpoint first, then the lines."""
+        """Record a finished round durably: first the checkpoint, then a line in each of two other files."""
         lines = {ROUNDS: _encode_line(record), METRICS: _encode_line(metrics)}
         write_checkpoint(self.path / MODEL, lines, state)
         for name, line in lines.items():
             _append(self.path / name, line)
 
     def note_failure(self, failed: FailedAttempt) -> None:
-        """Record a failed attempt durably; if the round never succeeds, there is no other line about it."""
+        """Record a failed try of a round durably; if the round never succeeds, no other line has this try."""
         _append(self.path / FAILURES, _encode_line(failed))
 
     def failures(self) -> tuple[FailedAttempt, ...]:
-        """Return the failed attempts that were recorded."""
+        """Return the recorded failed tries of rounds."""
         return tuple(_read_lines(self.path / FAILURES, FailedAttempt, read_checkpoint_lines(self.path / MODEL)))
 
     def state(self) -> State:
@@ -243,7 +243,7 @@ class RunRecords:
         return _last_record(read_checkpoint_lines(self.path / MODEL), self.path)
 
     def reopen(self) -> None:
-        """Remove the outcome of a resumed run: until the run ends again, only the ledger has the epsilon spent."""
+        """Remove the outcome of a run that is resumed; until the run ends again, the epsilon spent is in the ledger."""
         (self.path / RESULT).unlink(missing_ok=True)
 
     def close(self, result: RunOutcome) -> None:
@@ -252,7 +252,7 @@ class RunRecords:
 
 
 class Evictions:
-    """The evicted clients of a run, in a file, or in memory if `path` is None."""
+    """The evicted clients, who may not take part in the rest of a run: in a file, or in memory if `path` is None."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -278,7 +278,7 @@ class Evictions:
         return fresh
 
     def inherit(self, lines: Iterable[Eviction], run: str) -> None:
-        """Evict the clients that an earlier run or its predecessors evicted."""
+        """Evict the clients in `lines`, which an earlier run with the id `run`, or a predecessor of it, evicted."""
         for line in lines:
             self.add(line.index, [ClientId(u) for u in line.clients], line.reason, line.run or run)
 
@@ -329,12 +329,12 @@ def is_reserved_metric(metric: str) -> bool:
 
 
 def write_checkpoint(path: Path, lines: Mapping[str, bytes], state: State) -> None:
-    """Replace the checkpoint durably by the application's state after a round and the lines of that round."""
+    """Replace the checkpoint durably by the application's state after a round, and the lines about this round."""
     write_atomically(path, encode_checkpoint(lines, state))
 
 
 def encode_checkpoint(lines: Mapping[str, bytes], state: State) -> bytes:
-    """Return the content of a checkpoint's file."""
+    """Return the content of a checkpoint's file, from the lines about a round and the application's state after it."""
     taken = sorted({_LINES, "file", "allow_pickle"} & state.keys())  # parameters of np.savez
     if taken:
         raise InputError(f"an application's state has no entry named '{taken[0]}': choose another name")

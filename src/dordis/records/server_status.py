@@ -1,4 +1,4 @@
-"""Files of a server beside the records of its runs: the queue of runs, connected clients, complaints of assisted runs.
+"""Files of a server beside the records of its runs: queue of runs, connected clients, complaints in assisted runs.
 
 The queue is a folder of configurations, which run one after the other in the order of their names.
 """
@@ -31,7 +31,7 @@ class QueuedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class RunQueue:
-    """The configurations in a folder, and their runs; configurations that are added to the folder later are run too."""
+    """The configurations in a folder, each to be run once; configurations that are added later are run too."""
 
     folder: Path
 
@@ -48,7 +48,10 @@ class RunQueue:
         return {name: begun.get(name) for name in sorted(names)}
 
     def next_run(self) -> tuple[str, Path | None] | None:
-        """Return the first unfinished configuration, with its run if that has begun; None if all are finished."""
+        """Return the name of the first configuration whose run is not over, and the run's directory (None: not begun).
+
+        Return None if all runs are over.
+        """
         for name, entry in self.entries().items():
             if entry is None:
                 return name, None
@@ -77,7 +80,7 @@ class RunQueue:
 
 
 class ConnectedClients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The clients connected to the server of a deployed run at the latest round, and the deadlines missed so far."""
+    """The clients that were connected at the latest round of a deployed run, and the deadlines that clients missed."""
 
     clients: tuple[int, ...] = ()
     missed: dict[ClientId, dict[str, int]] = {}
@@ -101,6 +104,6 @@ def read_connected(path: Path) -> ConnectedClients:
 
 
 def read_complaints(run: Path) -> Complaints:
-    """Read the complaints of an assisted run from its directory; none if there is no file."""
+    """Return the helpers' complaints about clients in an assisted run, and who was evicted; empty without a file."""
     path = run / COMPLAINTS
     return decode_standing(path.read_bytes(), Complaints, path) if path.exists() else Complaints()
