@@ -1,8 +1,8 @@
 """The authority of a federation: it approves certificate requests, issues certificates and signs the registry.
 
-A request is an X.509 request with the public keys of a client, or with the host names of a server.  It proves that the
-requester has every private key: the TLS key and the signing key sign the request, and the VRF key makes a VRF proof for
-it.  If the request replaces keys, the old signing key signs it too.
+A request is an X.509 request with the public keys of a client, or with the host names of a server.  The request proves
+that the requester has every private key: the TLS key and the signing key sign the request, and the VRF key makes a VRF
+proof for it.  If a client replaces its keys, the old signing key signs the request too.
 """
 
 import re
@@ -39,14 +39,18 @@ from dordis.identity.registry import Member, Membership, RevokedKeys, SignedRegi
 from dordis.protocol import ClientId
 
 LIMIT = 64 << 10
-"""Largest size of a request file in bytes; longer ones are refused."""
+"""Largest size of a request file in bytes."""
 _URN = re.compile(r"urn:dordis:identity:([0-9a-f]{64}):([0-9a-f]{64})")
 _SIGNED, _PROVED, _REPLACED = (b"dordis/v1/request/" + use for use in (b"signing", b"vrf", b"replaced"))
 
 
 @dataclass(frozen=True)
 class CertificateRequest:
-    """The verified content of a request; `replaces` is the client's old public signing key if its keys are replaced."""
+    """The verified content of a certificate request.
+
+    `identity` has the public keys of a client, None in the request of a server.  If a client replaces its keys,
+    `replaces` is its old public signing key.
+    """
 
     name: str
     tls: ec.EllipticCurvePublicKey
@@ -57,7 +61,7 @@ class CertificateRequest:
 
 
 class RequestFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A request as stored in its file: the X.509 request in PEM; keys, signatures and the VRF proof in hex.
+    """A certificate request as stored in a file: the X.509 request in PEM; keys, signatures and VRF proof in hex.
 
     `signing` is the signature with the signing key, and `vrf` the proof with the VRF key.  If keys are replaced,
     `replaces` is the old public signing key, and `replaced` the signature with the old signing key.
@@ -72,9 +76,10 @@ class RequestFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def new_request(name: str, private: PrivateKeys, hosts: Sequence[str] = (), replaces: Keys | None = None) -> bytes:
-    """Return the content of a request file: of a server if `private` has only a TLS key, otherwise of a client.
+    """Return the content of a file with a certificate request for the keys `private`.
 
-    `hosts` are the host names of the server; `replaces` are the former keys of a client that replaces its keys.
+    It is the request of a server with the host names `hosts` if `private` has only a TLS key, otherwise of a client.
+    `replaces` are the former keys of a client that replaces its keys.
     """
     certificates.check_name(name)
     keys = private.keys
@@ -131,7 +136,10 @@ def check_tls_key(asked: x509.CertificateSigningRequest) -> ec.EllipticCurvePubl
 
 
 def check_possession(identity: Identity, file: RequestFile, data: bytes) -> None:
-    """Raise InputError unless the requester has the private keys of `identity`: a signature and a VRF proof show it."""
+    """Raise InputError unless a request proves, by a signature and a VRF proof, possession of the keys of `identity`.
+
+    `data` is the X.509 request in DER, which signature and proof are for.
+    """
     try:
         signature.validate(identity.signing)
         signature.verify(identity.signing, _SIGNED + data, _from_hex(file.signing))
@@ -141,7 +149,7 @@ def check_possession(identity: Identity, file: RequestFile, data: bytes) -> None
 
 
 def check_replaced(replaces: bytes, file: RequestFile, data: bytes) -> None:
-    """Raise InputError unless the replaced signing key signed the request."""
+    """Raise InputError unless the signing key `replaces`, which is to be replaced, signed the request `data`."""
     try:
         signature.verify(replaces, _REPLACED + data, _from_hex(file.replaced))
     except CryptoError:
@@ -175,7 +183,10 @@ KEY_FILE, CERTIFICATE_FILE, REGISTRY_FILE, ISSUED = "ca.key", "ca.pem", "registr
 
 @dataclass(frozen=True)
 class IssuedCertificate:
-    """An issued certificate; `pem` is this certificate and the authority's, `client` is None if it is a server's."""
+    """An issued certificate of the party `name`; `client` is the id of the client, or None for a server.
+
+    `pem` has this certificate and that of the authority.
+    """
 
     name: str
     client: ClientId | None
@@ -185,7 +196,7 @@ class IssuedCertificate:
 
 @dataclass(frozen=True)
 class Authority:
-    """The files of an authority in a directory, and the present time, which its certificates and signatures state."""
+    """An authority, with its files in a directory; new certificates and signatures state the time `now`."""
 
     path: Path
     now: datetime
@@ -218,7 +229,7 @@ class Authority:
         return SignedRegistry.load(self.path / REGISTRY_FILE, self.certificate)
 
     def approve(self, asked: CertificateRequest, days: int = certificates.DAYS) -> IssuedCertificate:
-        """Approve a request: admit a member, replace a member's keys or accept a server; return the certificate.
+        """Approve a request and return a new certificate; a client becomes a member, or its keys are replaced.
 
         If the same request is approved again, a new certificate is issued.  Raise InputError if a name or key is taken.
         """
@@ -234,7 +245,7 @@ class Authority:
             return self._issue(key, asked.name, client, asked.tls, names, days)
 
     def issue(self, name: str, days: int = certificates.DAYS) -> IssuedCertificate:
-        """Return a new certificate of a party for its present keys; raise InputError if these keys were revoked."""
+        """Return a new certificate for the present keys of the party `name`; raise InputError if these were revoked."""
         with self._lock() as key:
             old = self.newest_certificate(name)
             bound, members = certificates.certified_client(old), self.registry.membership.members
@@ -244,7 +255,7 @@ class Authority:
             return self._issue(key, name, client, tls_public_key(old), names, days)
 
     def revoke(self, who: str, why: str) -> ClientId:
-        """Revoke the keys of the member with the name or id `who`; return its id, which no other member ever gets."""
+        """Revoke the keys of the member with the name or id `who`; return the member's id, which is not used again."""
         with self._lock() as key:
             membership = self.registry.membership
             client = _find_client(membership, who)
@@ -254,7 +265,7 @@ class Authority:
             return client
 
     def newest_certificate(self, name: str) -> x509.Certificate:
-        """Return the newest certificate of a party; raise InputError if it has none."""
+        """Return the newest certificate of the party `name`; raise InputError if this party has none."""
         certificates.check_name(name)
         path = self.path / ISSUED / f"{name}{CERTIFICATE}"
         if not path.exists():
@@ -302,7 +313,7 @@ class Authority:
         return IssuedCertificate(name, client, made, pem)
 
     def _sign(self, key: TlsKey, membership: Membership) -> None:
-        """Sign a membership under the next version, and write the registry file."""
+        """Sign `membership` with the next version number and the present time, and write it to the registry file."""
         following = msgspec.structs.replace(membership, version=membership.version + 1, signed=_format_time(self.now))
         SignedRegistry.sign(following, key).save(self.path / REGISTRY_FILE)
 
@@ -310,9 +321,10 @@ class Authority:
 def admit_request(
     asked: CertificateRequest, identity: Identity, membership: Membership, before: str | None, now: str
 ) -> tuple[ClientId, Membership]:
-    """Return the requester's id and the new membership; raise InputError if the requester's name or a key is taken.
+    """Return the id of a requesting client, and the membership after admitting it or replacing its keys.
 
-    `before` is the hash of the TLS key in the requester's latest certificate, None if it has no certificate yet.
+    `before` is the hash of the TLS key in the client's latest certificate, None if there is none yet; `now` is the
+    present time.  Raise InputError if the name or a key is taken.
     """
     wanted, asked_tls = Member.from_identity(asked.name, identity), tls_hash(asked.tls)
     present = next((ClientId(u) for u, member in membership.members.items() if member == wanted), None)
@@ -333,7 +345,7 @@ def admit_request(
 
 
 def check_new_name(name: str, membership: Membership) -> None:
-    """Raise InputError if a client, present or revoked, has this name."""
+    """Raise InputError if a client, present or revoked, has the name of a new client."""
     if name in _client_names(membership):
         raise InputError(f"there is a client '{name}' already: take another name, or replace its keys by keys rotate")
 
@@ -345,7 +357,7 @@ def check_server_name(name: str, membership: Membership) -> None:
 
 
 def check_new_keys(identity: Identity, membership: Membership) -> None:
-    """Raise InputError if a client, present or revoked, has one of these keys, or if the two keys are equal."""
+    """Raise InputError if a client, present or revoked, has a key of `identity`, or if its two keys are equal."""
     if identity.signing == identity.vrf:
         raise InputError("signing key and VRF key must differ: draw new keys with dordis keys request")
     taken = {key: f"client {u} ('{member.name}')" for u, member in membership.members.items() for key in _keys(member)}
@@ -356,7 +368,10 @@ def check_new_keys(identity: Identity, membership: Membership) -> None:
 
 
 def check_replaceable(asked: CertificateRequest, membership: Membership) -> tuple[ClientId, Member]:
-    """Return the member whose keys a request replaces; raise InputError if no member has that signing key and name."""
+    """Return the member whose keys a request replaces, and its id.
+
+    Raise InputError if no member has the signing key to be replaced, or if the name in the request differs.
+    """
     replaced = (asked.replaces or b"").hex()
     for u, member in membership.members.items():
         if member.signing == replaced:

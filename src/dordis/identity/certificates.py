@@ -22,7 +22,7 @@ from dordis.errors import InputError, LoginRefused
 from dordis.protocol import ClientId
 
 BACKDATED = timedelta(days=1)
-"""The validity of a certificate begins this long before its creation, because clocks of other machines may be slow."""
+"""A certificate is valid from this long before its creation, because clocks of other machines may be slow."""
 DAYS, AUTHORITY_DAYS = 365, 3650
 """Days for which the certificates of a party, and of the authority itself, are valid."""
 FINGERPRINT_BYTES = 16
@@ -41,14 +41,14 @@ class Identity(msgspec.Struct, frozen=True):
     vrf: bytes
 
     def fingerprint(self, client: ClientId) -> str:
-        """Return the fingerprint of a client's id and keys, in hex."""
+        """Return a short hash, in hex, of these keys and the id of their client: the fingerprint of a member."""
         entry = client.to_bytes(8, "big") + self.signing + self.vrf
         return hashlib.sha256(b"dordis/v1/member" + entry).digest()[:FINGERPRINT_BYTES].hex()
 
 
 @dataclass(frozen=True)
 class CertifiedClient:
-    """The client that a certificate names: its id, its public keys, and the hash of its TLS key."""
+    """The client that a certificate names: its id, its public keys, and the SHA-256 of its TLS key in hex."""
 
     client: ClientId
     identity: Identity
@@ -61,12 +61,12 @@ def new_tls_key() -> TlsKey:
 
 
 def client_names(client: ClientId, identity: Identity) -> AlternativeNames:
-    """Return the alternative name of a client for its certificate: its id and protocol keys."""
+    """Return the alternative names for a client's certificate: one name, with the client's id and its public keys."""
     return [x509.UniformResourceIdentifier(f"urn:dordis:client:{client}:{identity.signing.hex()}:{identity.vrf.hex()}")]
 
 
 def server_name(host: str) -> x509.GeneralName:
-    """Return the alternative name of a server for its certificate, from a host name or an IP address."""
+    """Return an alternative name for a server's certificate, from a host name or an IP address."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -100,9 +100,9 @@ def new_certificate(
     *,
     server: bool = False,
 ) -> x509.Certificate:
-    """Return a certificate signed by the authority: a server's if `server` is true, otherwise a client's.
+    """Return a certificate for the public TLS key `key` of the party `name`, signed with `authority_key`.
 
-    A client's certificate cannot be used by a server, and a server's cannot be used by a client.
+    `names` are its alternative names.  If `server` is true only a server can use it, otherwise only a client.
     """
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     purpose = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
@@ -121,7 +121,7 @@ def new_certificate(
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, days: int
 ) -> x509.CertificateBuilder:
-    """Return a certificate builder whose validity began `BACKDATED` ago."""
+    """Return a builder for a certificate that is valid from `BACKDATED` before `now` until `days` days after `now`."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -185,17 +185,17 @@ def tls_hash(key: ec.EllipticCurvePublicKey) -> str:
 
 
 def to_pem(*certificates: x509.Certificate) -> bytes:
-    """Return certificates as PEM, one after the other."""
+    """Return certificates in PEM, one after another."""
     return b"".join(one.public_bytes(serialization.Encoding.PEM) for one in certificates)
 
 
 def to_der(certificate: x509.Certificate) -> bytes:
-    """Return the DER bytes of a certificate, as sent over the network."""
+    """Return a certificate in DER, the encoding in which it is sent over the network."""
     return certificate.public_bytes(serialization.Encoding.DER)
 
 
 def from_der(data: bytes) -> x509.Certificate:
-    """Return the certificate in DER bytes; raise LoginRefused if they are malformed."""
+    """Return the certificate that `data` encodes in DER; raise LoginRefused if `data` is malformed."""
     try:
         return x509.load_der_x509_certificate(data)
     except ValueError:
@@ -213,7 +213,7 @@ def load_certificate(path: Path) -> x509.Certificate:
 
 
 def fingerprint(data: bytes) -> str:
-    """Return the fingerprint that people compare by telephone: half of the SHA-256, in groups of four digits.
+    """Return a fingerprint that people can compare by telephone: half of the SHA-256 of `data`, in groups of four.
 
     >>> fingerprint(b"")
     'e3b0-c442-98fc-1c14-9afb-f4c8-996f-b924'
@@ -229,7 +229,7 @@ def check_name(name: str) -> None:
 
 
 def check_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> None:
-    """Raise LoginRefused unless this authority signed the certificate."""
+    """Raise LoginRefused unless the key of the certificate `authority` signed the certificate."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):
@@ -259,7 +259,7 @@ def check_valid_at(certificate: x509.Certificate, now: datetime) -> None:
 
 
 def check_purpose(certificate: x509.Certificate, *, server: bool = False) -> None:
-    """Raise LoginRefused unless a certificate is a server's (if `server` is true) or a client's (if it is false)."""
+    """Raise LoginRefused unless a certificate is for a server (if `server` is true) or for a client (otherwise)."""
     wanted = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
     try:
         usages = list(certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)

@@ -1,7 +1,8 @@
-"""A party's key file, which only its owner can read, and its certificate file.
+"""A party's key file, which only the owner of the file can read, and its certificate file.
 
-`alice.key` is PEM: first the TLS key, because OpenSSL uses the first key of a file, then the keys for the protocol.
-`alice.cert`, which the authority makes, is PEM too: the party's certificate, then the authority's.
+The key file `alice.key` is in PEM: first the TLS key, because OpenSSL uses the first key of a file, then the keys for
+signatures and for the VRF.  The certificate file `alice.cert`, which the authority makes, is in PEM too: the party's
+certificate, then the authority's.
 """
 
 import base64
@@ -32,7 +33,7 @@ _TLS, _SIGNING, _VRF = "PRIVATE KEY", "DORDIS SIGNING KEY", "DORDIS VRF KEY"
 
 @dataclass(frozen=True, repr=False)
 class Keys:
-    """A client's private keys for the protocol: one for signatures, one for the VRF.
+    """A client's private keys apart from its TLS key: one for signatures, one for the VRF.
 
     >>> Keys.generate()
     <Keys>
@@ -54,13 +55,13 @@ class Keys:
         return "<Keys>"
 
     def identity(self) -> Identity:
-        """Return the public keys of these private keys, as the registry lists them."""
+        """Return the public keys that belong to these private keys, as the registry lists them."""
         return Identity(signature.public_key(self.signing), vrf.public_key(self.vrf))
 
 
 @dataclass(frozen=True, repr=False)
 class PrivateKeys:
-    """The private keys in a key file: the TLS key and, for a client, the keys for the protocol (None for a server)."""
+    """The private keys in a key file: the TLS key, and a client's keys for signatures and VRF (None for a server)."""
 
     tls: TlsKey
     keys: Keys | None
@@ -69,7 +70,7 @@ class PrivateKeys:
         return "<PrivateKeys>"
 
     def to_pem(self) -> bytes:
-        """Return the content of the key file."""
+        """Return the content of a key file with these keys."""
         tls = self.tls.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
@@ -78,7 +79,7 @@ class PrivateKeys:
 
 @dataclass(frozen=True)
 class Credentials:
-    """The credentials of a party for TLS: its key file and certificate file, its certificate and the authority's."""
+    """What a party needs for TLS: its key file and certificate file, its certificate and that of the authority."""
 
     key_file: Path
     certificate_file: Path
@@ -93,14 +94,14 @@ class Credentials:
 
 @dataclass(frozen=True)
 class ClientCredentials(Credentials):
-    """Credentials of a client, with its id and its keys for the protocol."""
+    """What a client needs for TLS, with the client's id and its private keys for signatures and VRF."""
 
     client: ClientId
     keys: Keys = field(repr=False)
 
 
 def save_keys(path: Path, keys: PrivateKeys) -> None:
-    """Write a key file that only its owner can read; raise InputError if the file exists."""
+    """Write private keys to a new file that only its owner can read; raise InputError if the file exists."""
     check_key_file_name(path)
     try:
         write_new(path, keys.to_pem())
@@ -111,7 +112,7 @@ def save_keys(path: Path, keys: PrivateKeys) -> None:
 
 
 def load_keys(path: Path) -> PrivateKeys:
-    """Read a key file; raise InputError if it is missing or malformed, or if others can read or write it."""
+    """Return the keys in a key file; raise InputError if it is missing, malformed, or others can read or write it."""
     check_private(path)
     blocks = {match[1]: match[0] for match in _BLOCK.finditer(_read(path).decode("ascii", "replace"))}
     try:
@@ -159,7 +160,7 @@ def _load(path: Path, now: datetime, *, server: bool) -> tuple[PrivateKeys, Cred
 
 
 def certificate_file(key_file: Path) -> Path:
-    """Return the path of the certificates beside a key file; raise InputError if either file is missing."""
+    """Return the path of the certificate file beside a key file; raise InputError if either file is missing."""
     file = key_file.with_suffix(CERTIFICATE)
     if not key_file.exists():
         raise InputError(f"there is no key file {key_file}: make one with dordis keys request, and have it approved")
@@ -171,7 +172,10 @@ def certificate_file(key_file: Path) -> Path:
 
 
 def read_certificates(path: Path) -> tuple[x509.Certificate, x509.Certificate]:
-    """Return the party's certificate and the authority's from a file; raise InputError unless it has these two."""
+    """Return the certificates in a party's certificate file: the party's and the authority's.
+
+    Raise InputError unless the file has exactly two certificates.
+    """
     data = _read(path)
     try:
         certificate, authority = x509.load_pem_x509_certificates(data)
@@ -181,13 +185,13 @@ def read_certificates(path: Path) -> tuple[x509.Certificate, x509.Certificate]:
 
 
 def check_key_file_name(path: Path) -> None:
-    """Raise InputError unless a path ends with `.key`: a party's files have the same name with different suffixes."""
+    """Raise InputError unless a key file ends with `.key`: names of a party's files differ only in the suffix."""
     if path.suffix != KEY:
         raise InputError(f"a key file ends with {KEY}: {path.name}{KEY}, say, not {path.name}")
 
 
 def check_private(path: Path) -> None:
-    """Raise InputError if a key file is missing, or if others than its owner can read or write it."""
+    """Raise InputError if a key file is missing, or if anybody but the owner of the file can read or write it."""
     with explain_os_errors(f"read the key file {path}"):
         mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
@@ -205,7 +209,7 @@ def check_same_key(tls: TlsKey, certificate: x509.Certificate, key_file: Path, f
 
 
 def check_bound(keys: Keys, bound: CertifiedClient, file: Path) -> None:
-    """Raise InputError unless a certificate names the protocol keys of the key file."""
+    """Raise InputError unless a client's certificate names the public keys of its keys for signatures and VRF."""
     if keys.identity() != bound.identity:
         raise InputError(
             f"{file} names other signing or VRF keys than the key file has: ask the authority for the right one"

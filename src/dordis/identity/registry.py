@@ -1,8 +1,8 @@
 """The registry: the public keys of all clients, fixed before a run's first beacon line, and pinned by every client.
 
-The signed registry of a federation has its members with their public keys, and all revoked keys.  The authority signs
-it again, under the next version, when somebody joins, leaves or changes keys.  A run keeps the members with which it
-began: its manifest has the root of their registry.  Revocations take effect at once, in every run.
+The signed registry of a federation has the members with their public keys, and all revoked keys.  When somebody joins,
+leaves or changes keys, the authority signs a new version of it.  A run keeps the members with which it began: the
+manifest of the run has the root of their registry.  Revocations take effect at once, in every run.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ LIMIT = 64 << 20
 
 
 class Registry(Mapping[ClientId, Identity]):
-    """An immutable map from client ids to public keys, in ascending order; raises InputError if a key is used twice.
+    """An immutable map from client ids, in ascending order, to public keys; raises InputError if a key is used twice.
 
     `helpers` has the public keys of the helpers, by id.  A party may be client and helper, with different keys.
     """
@@ -75,7 +75,7 @@ class Registry(Mapping[ClientId, Identity]):
         return {int(u): keys.fingerprint(u) for u, keys in self.items()}
 
     def restrict(self, clients: Collection[int]) -> "Registry":
-        """Return the registry with only these of the clients, and with all helpers."""
+        """Return the registry with only those of its clients that are in `clients`, and with all helpers."""
         kept = {u: keys for u, keys in self.items() if u in clients}
         return self if len(kept) == len(self) else Registry(kept, self.helpers)
 
@@ -114,7 +114,7 @@ class Registry(Mapping[ClientId, Identity]):
         return registry
 
     def save(self, path: Path) -> None:
-        """Write the registry to a file in one step: after a crash the file is the old or the new one."""
+        """Write the registry to a file in one step: after a crash the file has the old or the new content."""
         write_atomically(path, self.to_bytes())
 
     @classmethod
@@ -133,7 +133,7 @@ def check_ids(registry: Registry) -> None:
 
 
 def check_keys(registry: Registry) -> None:
-    """Raise InvalidKey for a key outside the prime-order group: with it, one input could have two valid VRF outputs."""
+    """Raise InvalidKey if a key is outside the prime-order group: one input could then have two valid VRF outputs."""
     for u, keys in (*registry.items(), *registry.helpers.items()):
         try:
             signature.validate(keys.signing)
@@ -143,7 +143,7 @@ def check_keys(registry: Registry) -> None:
 
 
 def check_keys_distinct(registry: Registry) -> None:
-    """Raise InputError if two parties, roles or purposes have the same key."""
+    """Raise InputError if a key occurs twice: for two parties, as client and as helper, or for signatures and VRF."""
     owners: dict[bytes, ClientId] = {}
     for u, keys in (*registry.items(), *registry.helpers.items()):
         for key in (keys.signing, keys.vrf):
@@ -207,7 +207,7 @@ class RevokedKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Membership(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The statement that the authority signs at time `signed`; `retired` has the hashes of replaced TLS keys."""
+    """Members and revoked keys, as the authority signs them at time `signed`; `retired`: hashes of old TLS keys."""
 
     version: int
     signed: str
@@ -231,7 +231,7 @@ class MembersFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class SignedRegistry:
-    """A membership with a valid signature, made by `sign`, or read and verified by `from_bytes` or `load`."""
+    """A membership with the authority's valid signature, made by `sign`, or verified by `from_bytes` or `load`."""
 
     membership: Membership
     data: bytes
@@ -245,7 +245,7 @@ class SignedRegistry:
 
     @classmethod
     def from_bytes(cls, data: bytes, authority: x509.Certificate) -> "SignedRegistry":
-        """Return the membership in the bytes of a file; raise InputError unless this authority signed it."""
+        """Return the signed registry in the bytes of a file; raise InputError unless `authority` signed it."""
         if len(data) > LIMIT:
             raise InputError(f"a registry has at most {LIMIT} bytes")
         try:
@@ -260,12 +260,12 @@ class SignedRegistry:
 
     @classmethod
     def load(cls, path: Path, authority: x509.Certificate) -> "SignedRegistry":
-        """Return the membership in a file; raise InputError if it cannot be read or this authority did not sign it."""
+        """Return the signed registry in a file; raise InputError if it is unreadable or not signed by `authority`."""
         with explain_os_errors(f"read the registry {path}"), path.open("rb") as file:
             return cls.from_bytes(file.read(LIMIT + 1), authority)
 
     def save(self, path: Path) -> None:
-        """Write the file in one step: after a crash the file is the old or the new one."""
+        """Write the signed registry to a file in one step: after a crash the file has the old or the new content."""
         write_atomically(path, self.data)
 
     @property
@@ -275,7 +275,7 @@ class SignedRegistry:
 
     @cached_property
     def registry(self) -> Registry:
-        """Return the public keys of all present members, with which a new run begins."""
+        """Return the registry of all present members, with which a new run begins."""
         try:
             return Registry({ClientId(u): member.identity for u, member in self.membership.members.items()})
         except ValueError as error:
@@ -283,7 +283,7 @@ class SignedRegistry:
 
     @cached_property
     def revoked(self) -> Mapping[str, RevokedKeys]:
-        """Return the revocations, each by the revoked signing key in hex."""
+        """Return the revocations by revoked signing key, in hex."""
         return {gone.keys.signing: gone for gone in self.membership.revoked}
 
     @cached_property
@@ -292,7 +292,7 @@ class SignedRegistry:
         return frozenset(self.membership.retired)
 
     def name_of(self, client: ClientId) -> str:
-        """Return the name of a present or former member; `client ID` if there was none with this id."""
+        """Return the name of a present or former member; 'client ID', with the id, if there was none with this id."""
         named = {gone.client: gone.keys.name for gone in self.membership.revoked}
         named |= {u: member.name for u, member in self.membership.members.items()}
         return named.get(client, f"client {client}")
@@ -322,7 +322,7 @@ class Admission:
     current: SignedRegistry
 
     def admit(self, bound: CertifiedClient) -> ClientId:
-        """Return the id of a client from its certificate; raise LoginRefused if it is revoked or not in the run."""
+        """Return the id of the client in a certificate; raise LoginRefused if it is revoked or not in the run."""
         check_not_revoked(bound, self.current)
         check_registered(bound, self.registry)
         return bound.client
@@ -373,10 +373,10 @@ def check_not_older(given: SignedRegistry, seen: SignedRegistry) -> None:
 
 
 def members_before(members: Registry, revoked: Sequence[RevokedKeys], listed: Mapping[int, str]) -> Registry:
-    """Return the registry of a run that began before some revocations, from the present members and the revoked keys.
+    """Return the registry with which a run began, from the present `members` and all `revoked` keys, oldest first.
 
-    `listed` has the fingerprints of the run's members by id.  Ids are assigned in ascending order, so members with
-    larger ids than all of these joined later, and are removed.  The first revocation of keys in `listed` came after the
+    `listed` has the fingerprints of the run's members by id.  Ids are assigned in ascending order, so clients whose id
+    exceeds all ids in `listed` joined later, and are removed.  The first revocation of keys in `listed` came after the
     run began; it and all later revocations are undone.  Listed members with unknown keys are left out.
     """
     last = max(listed, default=0)
