@@ -131,7 +131,7 @@ class Signature(Protocol):
 
 @dataclass(frozen=True)
 class Suite:
-    """The primitives KA, AE, SS, PG and SIG of the paper: modules, or any objects with the functions above."""
+    """The primitives KA, AE, SS, PG and SIG of the paper: modules or objects with the functions of their class."""
 
     agreement: KeyAgreement
     cipher: Cipher
