@@ -29,7 +29,7 @@ def kernel(function: Function) -> Function:
 
 
 def inline_kernel(function: Function) -> Function:
-    """Return a small function that numba compiles into the kernels that call it."""
+    """Return a small function as one that numba inlines into the kernels that call it."""
     compiled: Function = numba.njit(nogil=True, cache=True, inline="always")(function)
     return compiled
 

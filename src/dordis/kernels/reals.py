@@ -38,7 +38,7 @@ def _add_weighted(total: npt.NDArray[np.float64], x: Reals, weight: float) -> No
 
 
 def sum_squares(x: Reals) -> float:
-    """Return the sum of squares of x, the same on every machine; it is NaN or infinite if a coordinate is."""
+    """Return the sum of squares of x, added in the same order on every machine; NaN or infinite if a coordinate is."""
     return float(_sum_squares(check_array("x", x, np.float32, np.float64)))
 
 
@@ -78,9 +78,9 @@ def round_stochastically(
 ) -> None:
     """Set out[i] to y = x[i] * scale, in float64, rounded up with probability frac(y) and down otherwise.
 
-    y is rounded up if randomness[i] / 2^32 < frac(y); `randomness` is uniform, secret and used once.  So the true
-    probability of rounding up exceeds frac(y), by less than 2^-32.  If a result does not fit 32 bits, InputError is
-    raised, and `out` is zero.
+    y is rounded up if randomness[i] / 2^32 < frac(y); `randomness` is uniform, secret and used once.  So the
+    probability of rounding up is frac(y), or higher by less than 2^-32.  If a result does not fit 32 bits, InputError
+    is raised, and `out` is zero.
     """
     x = check_array("x", x, np.float32, np.float64)
     randomness = check_array("randomness", randomness, np.uint32)
@@ -170,7 +170,7 @@ def add_records(
     Return the number of rows with a norm up to `clip` minus the number of rows with a larger norm.
 
     A row g becomes q = round(C_q g / max(c, ||g||)) with c = `clip` and C_q = `length`.  While the exact norm of q
-    exceeds C_q, the factor is reduced by 2^-10 of itself.  Rows that are not finite are neither added nor counted.
+    exceeds C_q, the factor of g is reduced by 2^-10 of itself.  Rows that are not finite are neither added nor counted.
     """
     total = check_array("total", total, np.int64, written=True)
     if rows.shape != (used.size, total.size) or used.dtype != np.bool_:

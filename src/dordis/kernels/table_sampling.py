@@ -261,7 +261,7 @@ def _overshoot(pmf: Words, node: Any, width: Any) -> Wide:
 
 @kernel
 def count_node_cells(pmf: Words, width: int) -> npt.NDArray[np.uint32]:
-    """Return the number of cells of each node from 0 on: as many as possible while all hats together fit the pmf."""
+    """Return the number of cells of each node from 0 on; with them the sum of all hats nowhere exceeds the pmf."""
     counts = np.zeros((len(pmf) - 1) // width + 1, np.uint32)
     before = _overshoot(pmf, 0, width)  # nodes -1 and 0 have the same overshoot as 0 and 1, by symmetry
     for node in range(counts.size):
