@@ -118,7 +118,7 @@ class CohortState(SummingState):
 
 
 def agree_with_cohort(common: Parameters, roster: Roster) -> CohortParameters:
-    """Return the parameters of a round, unchecked: `common`, U and quorum from the roster, degree and threshold."""
+    """Return a round's parameters, unchecked: `common`, the roster's U and quorum, the graph's degree and threshold."""
     n, T, T_C = len(roster.clients), common.tolerance, common.colluders
     solved = sparse_graph.solve(n, T, T_C, common.mode) if roster.sparse else None
     return extend(
@@ -185,7 +185,7 @@ def check_members(parameters: CohortParameters) -> None:
 
 
 def check_thresholds(parameters: CohortParameters) -> None:
-    """Raise ParametersRefused if quorum q, dropout tolerance T, colluders T_C and graph do not fit together."""
+    """Raise ParametersRefused unless quorum, tolerance T, T_C and graph keep the rules of docs/security.md."""
     n, q, T, T_C = len(parameters.clients), parameters.quorum, parameters.tolerance, parameters.colluders
     if not 1 <= q <= n:
         raise ParametersRefused(f"the quorum {q} must lie in 1..{n}")

@@ -99,7 +99,7 @@ def noise_ratios(parameters: Parameters) -> list[Fraction]:
 
 
 def least_variance(parameters: Parameters, chunks: Sequence[int]) -> Fraction:
-    """Return `protocol_variance` + `mechanism_variance`: the least variance of all noise that counts in `chunks`."""
+    """Return the least noise variance that counts for privacy: `protocol_variance` plus `mechanism_variance`."""
     return protocol_variance(parameters, chunks) + mechanism_variance(parameters)
 
 

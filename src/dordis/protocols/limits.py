@@ -1,7 +1,7 @@
 """Ceilings on the size of a round, so that a client refuses oversized messages at little cost.
 
 A message that is too long is refused before it is read, a map with too many entries before its first entry is read, and
-parameters above a ceiling before anything is computed from them.  `docs/reference/ceilings.md` gives the reasons.
+parameters above a ceiling before anything is computed from them.  `docs/reference/ceilings.md` explains each ceiling.
 """
 
 from typing import TYPE_CHECKING

@@ -2,7 +2,7 @@
 
 A helper is a party without data, and a *box* is a secret that a client encrypts to one helper.  In these protocols the
 parameters of a round list the helpers and no clients.  The server publishes the parameters (`ArrivalSetup`), and each
-arriving client answers once (`OneMessageClient`).  Each protocol defines how the helpers then unmask the sum.
+arriving client answers once (`OneMessageClient`).  What the helpers then send to the server depends on the protocol.
 """
 
 from abc import abstractmethod

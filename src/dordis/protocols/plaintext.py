@@ -202,7 +202,7 @@ class PlaintextChunk(SummingChunk):
         inputs.add(u, reply.vector)
 
     def release_secrets(self) -> Flow:
-        """Ask each survivor for those of its secrets that the escrow's rule releases; some may stay missing."""
+        """Ask the survivors for those of their secrets that the escrow's rule releases; some may not answer."""
         due = self.parameters.escrow(self.chunk).releases(self.u3)
         replies = yield dict.fromkeys(self.u3, Disclose(self.chunk, self.parameters.pack(self.u3)))
         told = collect(self.u3, Disclosure, replies, lambda u, reply: self._checked_secrets(reply, due[u]))
@@ -239,7 +239,7 @@ _BEGIN, _CONTRIBUTE, _DISCLOSE = (request.__name__ for request in REQUESTS)
 
 @dataclass(frozen=True)
 class PlaintextPrediction:
-    """The outcome of one plaintext round; `leaving` has, for each dropout, the first request without its answer."""
+    """The outcome of one plaintext round; `leaving` has, for each dropout, the request at which it drops out."""
 
     parameters: CohortParameters
     leaving: Leaving

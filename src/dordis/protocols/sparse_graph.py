@@ -36,7 +36,7 @@ def seed(beacon: bytes, parameter_hash: bytes) -> bytes:
 
 
 def neighbours(clients: Sequence[ClientId], k: int, seed: bytes) -> dict[ClientId, tuple[ClientId, ...]]:
-    """Return each client's neighbours: the k/2 nearest on each side of a random circle, or all others if k >= n - 1.
+    """Return each client's neighbours: the k/2 nearest on each side on a random circle, or all others if k >= n - 1.
 
     Neighbours are sorted and exclude the client itself; the order of `clients` does not matter.
 
@@ -91,9 +91,9 @@ class Neighbourhood:
     """The graph of a round: degree k, share threshold t_k (own share included), global quorum q, and failure bounds.
 
     `colluders` is c_k, the largest number of colluding neighbours that is assumed for an honest client.  Three fields
-    are log2 of bounds on probabilities, for one circle: `p_colluders` for the event that some honest client has more
-    than c_k colluding neighbours, `p_split` for the event that the honest survivors are not connected, and
-    `p_correctness` for the event that some secret cannot be rebuilt.
+    are log2 of bounds on probabilities, for one random order of the clients: `p_colluders` for the event that some
+    honest client has more than c_k colluding neighbours, `p_split` for the event that the honest survivors are not
+    connected, and `p_correctness` for the event that some secret cannot be rebuilt.
     """
 
     degree: int
@@ -107,7 +107,7 @@ class Neighbourhood:
 
     @property
     def p_security(self) -> float:
-        """Return log2 of a bound on the probability that secrecy fails, for one circle."""
+        """Return log2 of a bound on the probability that inputs are not kept secret, for one order of the clients."""
         low, high = sorted((self.p_colluders, self.p_split))
         return high if low == -math.inf else high + math.log2(1 + 2.0 ** (low - high))
 
@@ -193,8 +193,8 @@ def least_threshold(n: int, T_C: int, mode: str, k: int) -> int:
 def colluding_neighbours(n: int, T_C: int, mode: str, k: int) -> int:
     """Return c_k: the least c such that more than c of a client's k neighbours collude with probability <= 2^-40/n.
 
-    In the malicious mode this probability is at most 2^-104/n for one graph, and so at most 2^-40/n that it happens in
-    any of the 2^64 graphs that the server can try (`REDRAWS`).
+    In the malicious mode this probability is at most 2^-104/n for one graph.  So it is at most 2^-40/n for all 2^64
+    graphs together that the server can try (`REDRAWS`).
     """
     allowed, total = _limit(n, mode) * math.comb(n - 1, k), 0
     for c, weight in _weights(n - 1, T_C, k):

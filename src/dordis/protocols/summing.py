@@ -322,7 +322,7 @@ class Prediction(Protocol):
         """Raise if the round fails after the request that lets the server unmask the sum."""
 
     def unreleased(self, due: Releases) -> Releases:
-        """Return the secrets in `due`, those that the escrow's rule releases, that the server cannot recover."""
+        """Return, out of `due` (secrets that the escrow's rule releases), those that the server cannot recover."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ class Accumulator:
 
 @dataclass
 class Vectors:
-    """The server's computations on whole vectors, in this process; `threads` is the number of threads for masks.
+    """The server's computations on whole vectors, in this process; `threads` threads compute masks in parallel.
 
     A subclass may compute in worker processes instead, with the same results.
     """

@@ -237,6 +237,6 @@ def check_quorum(
 
 
 def check_own_sets(parameters: AssistedParameters, me: ClientId, ranks: Collection[int]) -> None:
-    """Raise ProtocolError if `ranks`, the sets in a request, are none, or include a set that helper `me` is not in."""
+    """Raise ProtocolError if `ranks`, the requested sets, is empty, or has a set that helper `me` is not in."""
     if not ranks or not set(ranks) <= set(parameters.ranks[me]):
         raise ProtocolError(f"helper {me} was asked for sets that it is not in")

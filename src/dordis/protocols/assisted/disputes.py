@@ -45,7 +45,7 @@ class Complaints(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, edges=self.edges | frozenset(edges))._settled(faulty, colluders)
 
     def with_liars(self, helpers: Iterable[int], faulty: int, colluders: int) -> "Complaints":
-        """Return these complaints after evicting `helpers`, which were proved to have lied, such as about a sum."""
+        """Return these complaints after evicting `helpers`, which provably deviated, for example by a false sum."""
         return msgspec.structs.replace(self, helpers=self.helpers | frozenset(helpers))._settled(faulty, colluders)
 
     def _settled(self, faulty: int, colluders: int) -> "Complaints":
@@ -108,7 +108,7 @@ class SetVoices:
 
     @property
     def liars(self) -> frozenset[ClientId]:
-        """Return the members that gave a malformed answer, two different values, or not the confirmed value."""
+        """Return the members that gave a malformed answer, two values, or a value other than the confirmed one."""
         agreed = self.confirmed
         others = (h for h, digest in self.said.items() if agreed is not None and digest != agreed)
         return frozenset(self.caught.union(others))

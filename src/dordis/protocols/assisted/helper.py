@@ -317,7 +317,7 @@ class AssistedHelper:
     # Sums
 
     def reveal(self, request: Reveal) -> Revealed:
-        """Return, for each requested set, the sum of masks over U3 and the pieces of due noise seeds, or their digest.
+        """Return, for each requested set, its sum of masks over U3 and its pieces of noise seeds, whole or as a digest.
 
         Raise if this helper agreed on another U3 in this round.  In the malicious mode raise also unless this helper
         and a quorum of helpers have signed this U3.

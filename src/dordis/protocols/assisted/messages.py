@@ -4,7 +4,7 @@ Each client sends one message; helpers answer four kinds of request.  A client s
 everything in its contribution.  Helpers receive headers and their own boxes (seeds encrypted to them); vectors stay
 with the server.  Every client draws one seed for each set of helpers.  The client derives from this seed the mask that
 it adds for the set, and, for each removable noise component, a *piece* of the component's seed.  The exclusive or of
-the pieces of all sets is the seed of the component.  A set is named by its rank, its index in the property `sets`.
+the pieces of all sets is the seed of the component.  A set is named by its rank: its index in the parameters' `sets`.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ class Introduce(Message, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The signed part of a contribution: `vector` and `boxes` are digests, `seeds` are commitments, for each set one.
+    """The signed part of a contribution: `vector` and `boxes` are digests, `seeds` has a commitment for each set.
 
     `key` is the client's fresh public key for the boxes, `proof` the proof of its selection.
     """
@@ -85,7 +85,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class BoxesOpened(Message, frozen=True):
-    """`named` has the ids of clients whose box or seeds are wrong; `unable`: the helper lacks the private key."""
+    """`named`: ids of clients whose box or seeds are wrong; `unable`: the helper could not open any, without a key."""
 
     named: bytes
     unable: bool = False

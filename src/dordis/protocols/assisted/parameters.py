@@ -80,7 +80,7 @@ class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
     @property
     def quorum(self) -> int:
-        """Return the quorum q of helpers: any two quorums have an honest helper in common."""
+        """Return q, the number of helpers in a quorum: any two quorums have an honest helper in common."""
         return (len(self.helpers) + self.faulty) // 2 + 1
 
     @cached_property

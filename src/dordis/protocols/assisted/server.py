@@ -100,7 +100,7 @@ class AssistedSetup(SummingSetup):
             checks.check_box_digest(parameters, header, h, box)
 
     def _split_boxes(self, reply: SignedContribution) -> dict[ClientId, bytes]:
-        """Return the boxes of a contribution by helper; they are equally long: every helper is in as many sets."""
+        """Return the boxes of a contribution by helper; all have the same length, because all have as many seeds."""
         present = self.parameters.present
         size, rest = divmod(len(reply.boxes), len(present))
         if rest:

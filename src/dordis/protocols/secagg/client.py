@@ -315,7 +315,7 @@ class SecAggClient(SummingClient[SecAggState]):
     def share_noise(self, request: RemoveNoise) -> NoiseShares:
         """Stage 5: disclose shares of deposited secrets that survivors in `request.owing` did not disclose in stage 4.
 
-        The client discloses only shares of secrets that the rule of the escrow releases for U3, the same as in stage 4.
+        The client discloses only shares of secrets that the rule of the escrow releases for the U3 of stage 4.
         Raise ProtocolError if the rule releases no secret of a client in `request.owing`.
         """
         parameters, chunk = self._parameters, request.chunk

@@ -144,9 +144,9 @@ class Unmasking(Message, frozen=True):
 
 
 class Unmask(Message, frozen=True):
-    """Stage 4, per chunk: disclose what is needed to unmask the sum over U3; `signatures` are a quorum's on U3.
+    """Stage 4, per chunk: disclose what the server needs to unmask the sum over U3, the survivors.
 
-    In the semi-honest mode there are no signatures.
+    `signatures` are a quorum's signatures on U3; there are none in the semi-honest mode.
     """
 
     reply: ClassVar = Unmasking

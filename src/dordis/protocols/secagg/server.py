@@ -300,7 +300,7 @@ class SecAggServer(SummingServer):
 
 @dataclass(frozen=True)
 class SecAggPrediction:
-    """The outcome of one SecAgg round; `leaving` has, for each dropout, the first request that it does not answer."""
+    """The outcome of one SecAgg round; `leaving` has, for each dropout, the request at which it drops out."""
 
     parameters: CohortParameters
     leaving: Leaving
