@@ -34,7 +34,7 @@ class RoundCost(NamedTuple):
     failure: float = 0.0
     sampled: tuple[int, int] | None = None
     """If records are the unit of privacy: the probability that a record is sampled, times 2^32, and the planned number
-    of events, tries of a round with a new sample; else None."""
+    of events (tries of a round, each with its own sample of records); else None."""
 
     def plus(self, other: "RoundCost") -> "RoundCost":
         """Return the cost of this round and of `other` together."""

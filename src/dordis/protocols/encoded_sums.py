@@ -97,7 +97,7 @@ class DecodedChunk:
     """The decoded sum of one chunk of a round."""
 
     values: Floats = field(repr=False)
-    """A sum of updates is in real units, block after block (see `Grid`); that of a further release in integer units."""
+    """The sum: of updates in real units, and block after block (see `Grid`); of a further release in integer units."""
     survivors: int
 
 

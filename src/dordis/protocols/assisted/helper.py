@@ -104,7 +104,7 @@ class HelperPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rounds_a_day: int = 10_000
     """Largest number of new rounds in 24 hours for which keys are sent; enforced by deployed helpers only."""
     key_days: int = 30
-    """Longest lifetime of private halves of epoch keys, in days; enforced by deployed helpers only."""
+    """Longest lifetime of the helper's private keys for rounds, in days; enforced by deployed helpers only."""
 
 
 def check_policy(policy: HelperPolicy, parameters: AssistedParameters) -> None:

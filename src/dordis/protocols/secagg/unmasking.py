@@ -22,7 +22,7 @@ from dordis.protocols.vector_backend import LOCAL, Vectors
 
 Fits = npt.NDArray[np.bool_]
 IsRight = Callable[[ClientId, int, bytes], bool]
-"""Tells whether a dealer committed to a secret; takes the dealer, the secret's index as in `recover`, the secret."""
+"""Tells whether a dealer committed to a secret; takes the dealer, the secret's index (see `recover`), the secret."""
 
 
 @dataclass(frozen=True)
