@@ -7,7 +7,7 @@ are known.  A run with such a release is accounted for by Renyi divergences alon
 releases, the smaller of two bounds counts: one from the law of the noise, one from theta^2.  The paper's figures use
 Renyi divergences throughout (`guarantee`).  The Renyi bounds are from Agarwal, Kairouz and Liu, "The Skellam Mechanism
 for Differentially Private Federated Learning", 2021, and Kairouz, Liu and Steinke, "The Distributed Discrete Gaussian
-Mechanism for Federated Learning", 2021, proposition 14.  The package dp-accounting converts them to epsilon.
+Mechanism for Federated Learning", 2021, proposition 14.  The package dp-accounting computes epsilon from divergences.
 """
 
 import math
@@ -223,7 +223,7 @@ def guarantee(event: Event, delta: float, orders: Sequence[int] = ORDERS, distan
 
 
 def _smaller_divergences(event: Event) -> Floats:
-    """Return the sum of all releases' Renyi divergences; each is bounded by its noise or theta^2, whichever is less."""
+    """Return Renyi divergences of all releases together, with the smaller of two bounds for each (see the module)."""
     match event:
         case Repeated(inner, count):
             return _smaller_divergences(inner) * count

@@ -32,7 +32,7 @@ Replan = Callable[[int, int], Plan]
 
 @dataclass(frozen=True)
 class Advice:
-    """Advice about `plan`: `larger` has plans for larger cohorts at the same budget; `chosen` is recommended."""
+    """Advice about `plan`: plans for larger cohorts at the same budget, and `chosen`, the plan that is recommended."""
 
     plan: Plan
     larger: tuple[Plan, ...]
@@ -63,7 +63,7 @@ def describe_prospects(plan: Plan) -> str:
 
 
 def describe_needs(plan: Plan, ratio: float) -> str:
-    """Return a sentence: with how many clients, or how small a model, the run would have this signal-to-noise ratio."""
+    """Return a sentence on how many clients, or how small a model, a run with this signal-to-noise ratio needs."""
     smaller = parameters_for_ratio(plan, ratio)
     model = f", or a model of about {smaller:,} parameters instead of {plan.setting.dim:,}" if smaller else ""
     return f"A ratio of {ratio:g} takes about {clients_for_ratio(plan, ratio):,} clients{model}, or a larger epsilon."
@@ -133,7 +133,7 @@ def clients_for_ratio(plan: Plan, ratio: float) -> int:
 
 
 def parameters_for_ratio(plan: Plan, ratio: float) -> int:
-    """Return about the largest number of model parameters at which a run of this plan has a signal-to-noise ratio.
+    """Return about the largest number of model parameters at which the run has the signal-to-noise ratio `ratio`.
 
     The result is 0 if even a model of one parameter has a smaller ratio.
     """

@@ -124,7 +124,7 @@ class Grid:
         return x
 
     def place(self, x: npt.NDArray[Number], dealt: npt.NDArray[Number], start: int) -> None:
-        """Write `dealt`, whole blocks of a dealt vector from position `start` on, to their original places in `x`."""
+        """Write `dealt`, the blocks of a dealt vector from its position `start` on, to their original places in `x`."""
         rows, first = dealt.reshape(-1, self.block), start // self.block
         whole, rest = divmod(self.summed_dim, self.blocks)
         last = first + len(rows)
@@ -229,7 +229,7 @@ def decode(total: Vector, grid: Grid, public_seed: bytes) -> Floats:
 
 
 def unrotate_sum(total: Vector, grid: Grid, public_seed: bytes, first: int = 0) -> Floats:
-    """Return whole blocks of a sum, unrotated and in real units; `total` has the sum's blocks from `first` on.
+    """Return whole blocks of a sum, unrotated and in real units; `total` is the sum from position `first` on.
 
     The coordinates stay dealt to blocks: `Grid.collect` or `Grid.place` restores the original order.
     """

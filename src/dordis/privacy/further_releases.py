@@ -49,7 +49,7 @@ class FurtherValue:
 class FurtherRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A further release as the parameters of a round state it: `length` numbers with a Euclidean norm up to `bound`.
 
-    A number x is encoded as the integer nearest to `scale` x.
+    To encode a number, it is multiplied by `scale` and rounded.
     """
 
     name: str

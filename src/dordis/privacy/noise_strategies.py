@@ -58,7 +58,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
         return Scheme.ORIG
 
     def reserve(self, clients: int) -> int | None:
-        """Return the number of dropouts, in a round of `clients` clients, for which their shares of noise are enough.
+        """Return how many of a round's `clients` clients may drop out while the others' shares of noise are enough.
 
         The strategy `conservative` uses this number as `Setting.reserve`; other strategies return None.
         """
@@ -106,7 +106,7 @@ class Orig(Strategy, frozen=True, tag="orig"):
 
 
 class Early(Strategy, frozen=True, tag="early"):
-    """Every client adds an even share of the noise.  Dropouts leave too little; the run ends at its budget."""
+    """Every client adds an even share of the noise.  Dropouts leave too little; the run ends before it overspends."""
 
     description: ClassVar[str] = (
         "every client adds an even share of the noise, as if nobody dropped out. The share of those who do is missing "

@@ -200,7 +200,7 @@ def _record_plan(setting: Setting, sampled: RecordSampling, allowance: float) ->
 def record_scale(setting: Setting, sampled: RecordSampling, variance: Callable[[float], float]) -> float:
     """Return s c, the scale times the clip bound, at which a sum of records and its noise fit 32 bits.
 
-    `variance` returns the noise variance in integer units at a given s c.  Raise InputError if nothing fits.
+    `variance` returns the noise variance in integer units at a given s c.  Raise InputError if there is none.
     """
     for scaled_clip in _halved_scales(setting):
         least = _record_bits(setting, sampled, scaled_clip, variance(scaled_clip))
@@ -271,7 +271,7 @@ def _further_cost(further: tuple[PlannedRelease, ...]) -> float:
 
 
 def account(setting: Setting, sigma: float) -> Plan:
-    """Return the plan, with its epsilon, if epsilon is computed from noise of standard deviation `sigma` in real units.
+    """Return the plan, with its epsilon, for central noise whose standard deviation is `sigma` in real units.
 
     >>> from dordis.privacy.accounting import ParticipationSchedule
     >>> run = ParticipationSchedule(population=1000, per_round=100, rounds=50)

@@ -117,7 +117,7 @@ def _divergence(records: int, batch: int, p: float) -> float:
 
 
 def scale_for(scaled_clip: float, block: int) -> tuple[int, int]:
-    """Return C_q and k, of which s c = sqrt(block) C_q / 2^k is the least that is at least `scaled_clip`.
+    """Return C_q and k with the least s c = sqrt(block) C_q / 2^k that is not below `scaled_clip`.
 
     C_q is the largest norm of a quantised record, and sums are divided by 2^k.  For the s c of a result, the function
     returns the same result again.

@@ -189,7 +189,7 @@ class Ring:
         return math.sqrt(max(0.0, self.capacity) / self.signal)
 
     def room(self, scale: float) -> float:
-        """Return the largest central variance that fits the ring at this scale; negative if none does."""
+        """Return the largest central variance that fits the ring, and can be drawn, at this scale; negative if none."""
         return min((self.capacity - scale**2 * self.signal) / self.kappa, self.largest)
 
     @property

@@ -161,10 +161,7 @@ class Setting:
         return min(tolerance + -(-beyond * honest // planned), clients - self.colluders - 1)
 
     def noise(self, variance: Fraction, scheme: Scheme | None = None) -> NoisePlan:
-        """Return the plan of noise components for the central variance `variance`, from which epsilon is computed.
-
-        The default of `scheme` is the scheme of this setting.
-        """
+        """Return the noise plan for `variance`, from which epsilon is computed; `scheme` may replace the setting's."""
         scheme = scheme or self.scheme
         provided = self.T if self.reserve is None else self.reserve
         reserve = provided if scheme is Scheme.CONSERVATIVE else 0
@@ -176,10 +173,7 @@ class Setting:
 
     @property
     def kappa(self) -> Fraction:
-        """Return the noise variance left in a sum without dropouts, divided by the central variance.
-
-        The central variance is the noise variance that epsilon is computed from.
-        """
+        """Return the noise variance left in a sum without dropouts, over that from which epsilon is computed."""
         return self._probe.variance_left(range(self.clients), b"") / PROBE
 
     def ring(self, bits: int) -> Ring:

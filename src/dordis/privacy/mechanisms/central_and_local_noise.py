@@ -111,7 +111,7 @@ class CentralGaussian(GaussianMechanism, frozen=True, tag="central-gaussian", kw
         mean += gaussian_noise(self.entropy(SEED_BYTES), self.sigma / count, self.grid.dim)
 
     def release(self, variance: Fraction) -> Gaussian:
-        """Return the event of a sum under the server's noise; `variance`, of clients' noise, is ignored."""
+        """Return the event of a sum under the server's noise; `variance`, that of clients' noise, is ignored."""
         return Gaussian(self.sigma * self.grid.scale / math.sqrt(self.sensitivity))
 
     def noise_variances(self, survivors: int, clients: int, colluders: int) -> NoiseVariances:
@@ -159,7 +159,7 @@ class LocalGaussian(GaussianMechanism, frozen=True, tag="local-gaussian", kw_onl
         total += np.rint(noise, out=noise).astype(np.int64)
 
     def release(self, variance: Fraction) -> Gaussian:
-        """Return the event of one client's update under this client's noise; `variance`, of the sum, is ignored."""
+        """Return the event of one client's update under this client's noise; `variance`, of all noise, is ignored."""
         return Gaussian(self.sigma / self.clip)
 
     def noise_variances(self, survivors: int, clients: int, colluders: int) -> NoiseVariances:
