@@ -170,9 +170,9 @@ class Account:
         self.refused = None
 
     def check_reservable(self, charge: Charge) -> None:
-        """Raise InputError if a charge is invalid, or its round is charged already, or it lacks a client.
+        """Raise InputError if a charge is invalid, or if its round is charged already.
 
-        Every client whose owner may have counted the round must be in the charge.
+        The charge must include every client whose owner may have counted the round.
         """
         check_charge(charge)
         _, counted = self._counted.get(charge.index, (None, set[int]()))
@@ -183,7 +183,7 @@ class Account:
         self.check_event(charge)
 
     def check_event(self, charge: Charge) -> None:
-        """Raise InputError if records are the unit and a round is not a planned event, or costs more than one."""
+        """Raise InputError if records are protected and a round is not a planned event, or costs more than an event."""
         planned = self.budget.records
         if planned is None:
             return

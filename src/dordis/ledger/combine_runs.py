@@ -242,10 +242,10 @@ class PlannedRun:
         failure: float,
         predecessor: Path | None = None,
     ) -> "PlannedRun":
-        """Return the planned charge of a run in the ledger at `path`; raise BudgetExceeded if its budget is too small.
+        """Return the planned charge of a run in the ledger at `path`; raise BudgetExceeded if it exceeds the budget.
 
         If this ledger is missing, it is created with the epsilon `limit` as its budget.  `budget` is the budget of the
-        run.  Raise InputError if the run's budget has the epsilon None: then no spending would stop the run.
+        run itself.  Raise InputError if its epsilon is None: then no spending would stop the run.
         """
         if budget.epsilon is None:
             raise InputError(

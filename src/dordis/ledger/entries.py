@@ -97,7 +97,7 @@ class Opened(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
 
 
 class Counted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="counted"):
-    """A line written before a round's clients are asked for uploads: the cost that owners may count, even if it fails.
+    """A line written before the upload requests of a round: the cost that owners may count even if the round fails.
 
     `cost` is theta^2, the squared parameter of theta-GDP (docs/accounting.md), or None if owners count no cost.
     `distance` is the total variation distance between the noise that is drawn and the noise that is analysed.

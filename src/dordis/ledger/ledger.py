@@ -336,7 +336,7 @@ def check_chained(entry: Entry, head: str, number: int) -> None:
 
 
 def check_run(account: Account, run: bytes | None) -> None:
-    """Raise LedgerDamaged if `run` is given and the ledger is of another run, or a successor of `run` continues it."""
+    """Raise LedgerDamaged if a `run` is given, and the ledger is not of this run or is continued by its successor."""
     if run is not None and account.predecessor is not None and account.predecessor.run == run:
         raise LedgerDamaged(
             f"this run was succeeded by the run {account.run.hex()[:16]}: continue that one; if the machine stopped "

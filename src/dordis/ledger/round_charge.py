@@ -77,9 +77,9 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class NoisySum(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One noisy sum over one or several chunks: its sensitivity, and the least noise variance of these chunks.
 
-    `l2_squared` and `l1` are Delta2^2 and Delta1, the sensitivities in the norms L2 (squared) and L1, in integer units.
-    `variance` counts for privacy.  `mechanism` is None for Skellam noise, the protocol's own.  `brought` says that each
-    client's mechanism adds the noise before the protocol runs; the protocol's outputs do not count this noise.
+    `l2_squared` and `l1` are Delta2^2 and Delta1, the sensitivities in integer units.  `variance` is that of the noise
+    that counts for privacy.  `mechanism` is None for Skellam noise, the protocol's own.  `brought` says that each
+    client's mechanism adds the noise before the protocol runs; the protocol's outputs do not include this noise.
     """
 
     l2_squared: int
@@ -315,7 +315,7 @@ def noisy_sums(
 
 
 def price_terms(event: Event, times: int = 1) -> tuple[Term, ...]:
-    """Return `times` repetitions of an event as a sum of terms; raise InputError for an event without a known bound."""
+    """Return `times` repetitions of an event as terms; raise InputError for an event without a known bound."""
     match event:
         case SkellamSum(l2_squared, l1, variance):
             return (SkellamTerm(times, SkellamSum(float(l2_squared), float(l1), float(variance))),)

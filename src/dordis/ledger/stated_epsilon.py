@@ -138,7 +138,7 @@ def _planned_epsilon(charge: Charge, account: Account, cap: int) -> float:
 
 
 def check_budget_stated(account: Account, manifest: Manifest) -> None:
-    """Raise LedgerDamaged unless the ledger has the manifest's budget; its epsilon is None if the run never stops."""
+    """Raise LedgerDamaged unless the ledger has the manifest's budget, with epsilon None if spending stops no round."""
     planned = manifest.plan.records or None
     paper = manifest.config.get("privacy", {}).get("accounting") == PAPER
     expected = Budget(manifest.budget if manifest.trust.stops else None, manifest.plan.delta, planned, paper)

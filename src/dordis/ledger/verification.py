@@ -185,7 +185,7 @@ def check_noise(receipt: Receipt, parameters: Parameters) -> None:
 def verify_signatures(
     receipt: Receipt, parameters: Parameters, protocol: SummingProtocol, keys: Mapping[ClientId, bytes] | None
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the clients whose signatures on the survivors of a chunk are verified, for every chunk.
+    """Return, for every chunk, the clients whose signatures on the survivors of this chunk are verified.
 
     Raise if signatures of a quorum are wrong or missing.  No chunk has signers in semi-honest mode, in which nobody
     signs, or if `keys` is None.
