@@ -32,7 +32,7 @@ DAY = timedelta(days=1)
 
 
 def default_state(key_file: Path) -> Path:
-    """Return the default state directory of a client: beside its key file, named after the client's certificate.
+    """Return the default state directory of a client: beside the key file, under the name in the client's certificate.
 
     A client keeps its name when its keys are replaced, and so keeps this directory and its participation count.
     """

@@ -64,7 +64,7 @@ MAY_DIFFER = frozenset(
 
 
 def read_manifest(data: bytes, members: int) -> Manifest:
-    """Return the manifest encoded in `data`; raise MalformedMessage if it is malformed, or too large for `members`."""
+    """Return the manifest of a run with up to `members` members; raise MalformedMessage if malformed or too large."""
     limit = LARGEST + MEMBER_BYTES * members
     if len(data) > limit:
         raise MalformedMessage(f"the manifest of the run has {len(data)} bytes, more than {limit}")

@@ -123,7 +123,7 @@ class KeptReceipts:
             self._add(parameters.run, [Attended(parameters.index, parameters.digest.hex(), is_listed)])
 
     def note_acknowledged(self, run: bytes, index: int) -> None:
-        """Note durably that the server acknowledged a contribution: from then on it must show the round's receipt."""
+        """Note durably that the server acknowledged a contribution: a receipt of the round must then be shown."""
         if index in self.read(run).unlisted:
             self._add(run, [Acknowledged(index)])
 
