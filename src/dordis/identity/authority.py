@@ -138,7 +138,7 @@ def check_tls_key(asked: x509.CertificateSigningRequest) -> ec.EllipticCurvePubl
 def check_possession(identity: Identity, file: RequestFile, data: bytes) -> None:
     """Raise InputError unless a request proves, by a signature and a VRF proof, possession of the keys of `identity`.
 
-    `data` is the X.509 request in DER, which signature and proof are for.
+    `data` is the X.509 request in DER; signature and proof cover these bytes.
     """
     try:
         signature.validate(identity.signing)

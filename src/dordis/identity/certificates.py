@@ -229,7 +229,7 @@ def check_name(name: str) -> None:
 
 
 def check_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> None:
-    """Raise LoginRefused unless the key of the certificate `authority` signed the certificate."""
+    """Raise LoginRefused unless a certificate was signed with the key of the certificate `authority`."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):
