@@ -89,7 +89,7 @@ class CohortParameters(Parameters, frozen=True, dict=True, kw_only=True):
         return bits.to_bytes(-(-len(self.clients) // 8), "little")
 
     def unpack(self, bitmap: bytes) -> tuple[ClientId, ...]:
-        """Return the clients in a bitmap over sorted U; raise MalformedMessage if its length does not fit U."""
+        """Return the clients in a bitmap over sorted U; raise MalformedMessage if the bitmap does not fit U."""
         bits, n = int.from_bytes(bitmap, "little"), len(self.clients)
         if len(bitmap) != -(-n // 8) or bits >> n:
             raise MalformedMessage("a set of clients is not a bitmap over the round's clients")

@@ -114,9 +114,9 @@ def protocol_variance(parameters: Parameters, chunks: Sequence[int]) -> Fraction
 def mechanism_variance(parameters: Parameters) -> Fraction:
     """Return the least variance of a built-in mechanism's own noise, which clients add while they encode updates.
 
-    This noise is in no noise plan, and is never removed; the part that T_C colluders know does not count.  The result
-    is 0 if the mechanism has no such noise, if the server adds the noise, if a third party wrote the mechanism, or if
-    the round has further releases.
+    This noise is in no noise plan and is never removed; only what counts for privacy is returned.  The result is 0 if
+    the mechanism has no such noise, if the server adds the noise, if a third party wrote the mechanism, or if the round
+    has further releases.
     """
     written = parameters.encoding
     if not written.noise or written.further_releases or written.mechanism not in TABLE:

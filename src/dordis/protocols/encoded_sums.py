@@ -216,7 +216,7 @@ class DistributedDP:
         return plain and not noisy and not parameters.encoding.further_releases and self.records is None
 
     def aggregate_reals(self, total: Floats, counts: Sequence[int]) -> Aggregate:
-        """Return the aggregate of updates summed as real numbers, after adding the server's noise (if any) to them."""
+        """Return the aggregate of `total`, updates summed as real numbers, after adding the server's noise, if any."""
         self.mechanism.add_server_noise(total)
         return self.aggregate(total, counts, {})
 

@@ -39,7 +39,7 @@ LARGEST_ID, WORD = 2**63 - 1, 8
 Known = TypeVar("Known")
 
 Variances = Annotated[dict[int, str], Meta(max_length=limits.MOST_CHUNKS)]
-"""Noise variances by chunk; a map with more than `MOST_CHUNKS` entries is refused before it is decoded."""
+"""Noise variances by chunk; a map with more than `MOST_CHUNKS` entries is refused before an entry is read."""
 
 
 class Projection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

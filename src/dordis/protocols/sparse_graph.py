@@ -113,7 +113,7 @@ class Neighbourhood:
 
 
 def solve(n: int, T: int, T_C: int, mode: str) -> Neighbourhood:
-    """Return the least degree with which inputs stay secret and secrets can be rebuilt, with the least t_k and quorum.
+    """Return the graph with the least degree, t_k and quorum that keep inputs secret and let secrets be rebuilt.
 
     At most T of the n clients drop out, and at most T_C collude.  Each failure has a probability of at most 2^-FAILURE.
     If no smaller degree suffices, the result is the complete graph, of degree n - 1.

@@ -37,7 +37,7 @@ from dordis.protocols.vector_backend import LOCAL, Vectors
 
 Proof = Annotated[bytes, Meta(max_length=LONGEST_PROOF)]
 Proofs = Annotated[dict[int, Proof], Meta(max_length=MOST_CLIENTS)]
-"""The clients' proofs of selection, by client; a map of more than `MOST_CLIENTS` is refused before it is decoded."""
+"""The clients' proofs of selection, by client; a map of more than `MOST_CLIENTS` is refused before an entry is read."""
 
 
 class Opening(Message, frozen=True):

@@ -17,7 +17,7 @@ from dordis.protocols.limits import LONGEST_SIGNATURE, MOST_CLIENTS, MOST_COMPON
 
 Signature = Annotated[bytes, Meta(max_length=LONGEST_SIGNATURE)]
 OF_CLIENTS = Meta(max_length=MOST_CLIENTS)
-"""The limit of maps by client: a map with more than `MOST_CLIENTS` entries is refused before it is decoded."""
+"""The limit of maps by client: a map with more than `MOST_CLIENTS` entries is refused before an entry is read."""
 
 
 def redacted_repr(message: Message) -> str:
