@@ -29,7 +29,7 @@ TAU = 0.04
 The error of a sum then has a standard deviation that is 2 % larger than that of the noise alone.
 """
 KNOWN_TAU = 0.2
-"""Used in place of `TAU` if the alignment of updates is known from earlier rounds; then 2 % become 10 %."""
+"""Used in place of `TAU` if the alignment of updates is known: the standard deviation is then up to 10 % larger."""
 CONFIDENCE = 3.0
 """The upper confidence bound on the alignment lies this many standard deviations above the estimate."""
 REMEMBERED = 10
@@ -47,7 +47,7 @@ def choose_buckets(setting: Setting, multiplier: float, rule: str | int, alignme
     """Return the number of buckets into which updates are folded, by the configured rule; 0 if they are not folded.
 
     The rule `adaptive` is the same as `auto` until earlier rounds give an `alignment`.  If the rule is a number, it is
-    rounded up to whole blocks, so that no padding is sent; the result is 0 if these would be as long as an update.
+    rounded up to whole blocks, so that no padding is sent; the result is 0 if these are not shorter than an update.
     """
     if rule == OFF:
         return 0

@@ -173,7 +173,7 @@ class Setting:
 
     @property
     def kappa(self) -> Fraction:
-        """Return the noise variance left in a sum without dropouts, over that from which epsilon is computed."""
+        """Return the noise variance left in a sum without dropouts, divided by the planned variance sigma*^2."""
         return self._probe.variance_left(range(self.clients), b"") / PROBE
 
     def ring(self, bits: int) -> Ring:
