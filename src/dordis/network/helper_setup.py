@@ -179,7 +179,7 @@ def read_policy(path: Path | None) -> HelperPolicy:
 
 
 class Assistant(Participant):
-    """A helper that stays connected to a server; it erases private halves of epoch keys when they expire."""
+    """A helper that stays connected to a server; it erases private keys of the epochs when they expire."""
 
     def __init__(self, address: Address, login: LoginCredentials, installation: HelperInstallation) -> None:
         super().__init__(address, login, self._create, ASSISTED)
