@@ -223,15 +223,16 @@ def forget(session: Session) -> str:
     return "the client takes part again, although its state has forgotten a participation"
 
 
-def disown(session: Session) -> str:
-    """Acknowledge a contribution to a round that lists no clients, and show a history of the round without it."""
+def disown(session: Session, whole: bool) -> str:
+    """Acknowledge a contribution to a round that lists no clients; show the round's hash, or a receipt without it."""
     session.trail.stage = "log-in"
     receipt = read_receipt_files(finished()[0] / RECEIPTS)[0]
     with TemporaryDirectory() as folder:
         kept, run = KeptReceipts(Path(folder)), bytes.fromhex(receipt.run)
         kept._add(run, [Attended(0, receipt.parameters, is_listed=False)])
         kept.note_acknowledged(run, 0)
-        kept.compare(run, [Shown(0, receipt.digest)], registry_of(job_of()).signing_keys(), complete=True, me=OBSERVER)
+        shown = Shown(0, receipt.digest, receipt if whole else None)
+        kept.compare(run, [shown], registry_of(job_of()).signing_keys(), complete=True, me=OBSERVER)
     return "the client takes part again, although the server denies its contribution"
 
 
@@ -327,10 +328,18 @@ ATTACKS: tuple[Attack, ...] = (
     row(
         "an acknowledged contribution is left out of its round",
         "The server acknowledges a contribution to an assisted round, and shows a history of the round without it.",
-        disown,
+        partial(disown, whole=False),
         refused_by="check_history (HistoryContradicted)",
         stage="log-in",
         checks=(names.HISTORY_ATTENDED,),
+    ),
+    row(
+        "a receipt without an acknowledged contribution",
+        "The server acknowledges a contribution to an assisted round, and shows a receipt without the client.",
+        partial(disown, whole=True),
+        refused_by="check_own_arrival (HistoryContradicted)",
+        stage="log-in",
+        checks=(names.HISTORY_OWN_ARRIVAL,),
     ),
     row(
         "another round before the client's own",

@@ -69,12 +69,16 @@ class KeptRun:
     attended: dict[int, str] = field(default_factory=dict)
     unlisted: set[int] = field(default_factory=set)
     """Attended rounds whose parameters list no clients, and to which no contribution was acknowledged yet."""
+    acknowledged: set[int] = field(default_factory=set)
+    """Attended rounds whose parameters list no clients, and for which the server acknowledged the contribution."""
     delivered: dict[int, tuple[int, ...]] = field(default_factory=dict)
     shown: dict[int, Shown] = field(default_factory=dict)
 
     def with_lines(self, data: bytes, path: Path) -> "KeptRun":
         """Return a copy with the notes in `data`, new lines of the file `path`; raise InputError if one is damaged."""
-        kept = KeptRun(dict(self.attended), set(self.unlisted), dict(self.delivered), dict(self.shown))
+        kept = KeptRun(
+            dict(self.attended), set(self.unlisted), set(self.acknowledged), dict(self.delivered), dict(self.shown)
+        )
         for line in data.splitlines():
             try:
                 note = msgspec.json.decode(line, type=Note)
@@ -87,6 +91,7 @@ class KeptRun:
                         kept.unlisted.add(note.index)
                 case Acknowledged():
                     kept.unlisted.discard(note.index)
+                    kept.acknowledged.add(note.index)
                 case Delivered():
                     kept.delivered[note.index] = note.survivors
                 case Shown():
@@ -123,7 +128,7 @@ class KeptReceipts:
             self._add(parameters.run, [Attended(parameters.index, parameters.digest.hex(), is_listed)])
 
     def note_acknowledged(self, run: bytes, index: int) -> None:
-        """Note durably that the server acknowledged a contribution: a receipt of the round must then be shown."""
+        """Note durably that the server acknowledged a contribution: a receipt that lists the client must be shown."""
         if index in self.read(run).unlisted:
             self._add(run, [Acknowledged(index)])
 
@@ -149,6 +154,7 @@ class KeptReceipts:
                 check_shown_receipt(entry, run)
                 verify_receipt(entry.receipt, keys)
         check_own_state(kept, fresh, me, self.file(run))
+        check_own_arrival(kept, fresh, me)
         if fresh:
             self._add(run, fresh)
 
@@ -264,4 +270,17 @@ def check_own_state(kept: KeptRun, fresh: Iterable[Shown], me: ClientId, where: 
                 f"the sum of round index {entry.index} has the input of this client, and {where} has no note of it: "
                 "this state is an old copy or a new one, and counts too few participations. Put the newest state back, "
                 "or take part in a later run with new keys (dordis keys rotate)"
+            )
+
+
+def check_own_arrival(kept: KeptRun, fresh: Iterable[Shown], me: ClientId) -> None:
+    """Raise HistoryContradicted if a receipt does not list this client, whose contribution the server acknowledged.
+
+    The sum may lack the client's input, since helpers may exclude a contribution, but the receipt lists all arrivals.
+    """
+    for entry in fresh:
+        if entry.receipt is not None and entry.index in kept.acknowledged and me not in entry.receipt.clients:
+            raise HistoryContradicted(
+                f"the receipt of round index {entry.index} does not list this client, although the server acknowledged "
+                "its contribution. Do not go on with this server before its operator has explained it"
             )
