@@ -178,7 +178,7 @@ class Performance(Section, frozen=True):
 
     @property
     def cores(self) -> int:
-        """Return the number of threads: `threads`, or the number of cores if it is 0."""
+        """Return the number of threads to use: `threads`, or one thread for each core if `threads` is 0."""
         return self.threads or os.cpu_count() or 1
 
     @property

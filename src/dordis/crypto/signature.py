@@ -36,8 +36,8 @@ def validate(public: bytes) -> None:
 def verify(public: bytes, message: bytes, signature: bytes) -> None:
     """Raise InvalidSignature unless the signature verifies, or InvalidKey if that is because the key is invalid.
 
-    A key with a component of low order is accepted if the signature verifies.  `validate` refuses such keys once, at
-    registration, because that check costs as much as a verification.
+    A key of mixed order, the sum of a valid key and a point of low order, is not refused here, because that check costs
+    as much as a verification.  `validate` refuses such keys at registration.
     """
     if len(public) != KEY_BYTES:
         raise InvalidKey(f"an Ed25519 public key has {KEY_BYTES} bytes, got {len(public)}")

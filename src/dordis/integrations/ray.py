@@ -274,7 +274,10 @@ class RayVectors(Vectors):
             self._add(total, negate_noise, (released, add))
 
     def _add(self, total: Vector, compute: Callable[[Any, int, int], Vector], what: Any) -> None:
-        """Add the vector that `compute` returns for `what` to `total` in place; each part is computed by a Ray task."""
+        """Add a vector to `total` in place; Ray tasks compute its parts.
+
+        `compute(what, first, dim)` returns `dim` coordinates of the vector, from coordinate `first` on.
+        """
         task, shared = _task(compute), ray.put(what)
         step = -(-total.size // self._slices // GROUP) * GROUP
         starts = range(0, total.size, max(1, step))

@@ -251,7 +251,7 @@ class _LedgerReader:
         return self._read_lines(data[self._last :])
 
     def _read_lines(self, data: bytes) -> Account:
-        """Verify the lines after those read so far, apply them to the account, and return it."""
+        """Verify `data`, the new lines of the ledger, apply them to the account, and return the account."""
         for line in data.splitlines(keepends=True):
             check_whole(line, len(self.heads) + 1, self._size)
             self._apply(decode_entry(line, len(self.heads) + 1), len(self.heads) + 1)

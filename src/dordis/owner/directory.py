@@ -249,7 +249,7 @@ class StatusFile:
             return ClientStatus()
 
     def note(self, what: str, failure: str) -> None:
-        """Record a training, described by `what`; `failure` says why the update is zero, empty if it is not."""
+        """Record a training, described by `what`; `failure` says why the update is zero; empty if it is not."""
         self._change(lambda status: status.after(what, failure, timestamp()))
 
     def set_terms(self, server: str, budget: tuple[float, float] | None) -> None:

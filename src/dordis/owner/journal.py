@@ -75,8 +75,7 @@ class FileJournals:
     entropy: Entropy = field(default=secrets.token_bytes, repr=False)
 
     def __call__(self, round: bytes) -> "FileJournal":
-        """Return the journal of a round, opened or created; raise Aborted if this or a later round of its run was left.
-        """
+        """Open or create the journal of a round; raise Aborted if it or a later round of the run was left."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for other in self._rounds():
             if other != round:

@@ -40,7 +40,7 @@ _START = hashlib.sha256(b"dordis/v2/participations").digest()
 
 
 class CountedRound(NamedTuple):
-    """A counted round: its cost, and the id of the machine that took part, 32 random bytes in the round's journal."""
+    """A counted round: its cost, and the random id in the round's journal, which another machine does not know."""
 
     machine: bytes
     cost: RoundCost

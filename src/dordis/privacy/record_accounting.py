@@ -160,7 +160,10 @@ def _with_distance(proved: Callable[[float], float], delta: float, tau: float) -
 
 
 def _compose(plans: tuple[SampledEvents, ...], persons: int, delta: float) -> float:
-    """Return the epsilon of plans by numerical composition, or by the formula of `gdp` if all sample every record."""
+    """Return the epsilon of several plans together, for a person with records at `persons` clients.
+
+    Plans are composed numerically, or by the formula of `gdp` if every plan uses all records in each event.
+    """
     if all(plan.sampling == WORD for plan in plans):
         cost = gdp.compose_costs(gdp.repeat_cost(persons**2 * plan.theta_squared, plan.events) for plan in plans)
         return gdp.epsilon(cost, delta)

@@ -250,7 +250,7 @@ def enough_bits(ring: Ring, scale: Callable[[Ring], float], noise: Callable[[Rin
     """Return `ring` with the fewest bits at which the noise is at most 1 % larger than with 32 bits.
 
     `scale` returns the scale for a ring; `noise` returns the standard deviation of the noise, in real units, for a ring
-    and a scale.  More bits never need more noise.
+    and a scale.  The search assumes that more bits never need more noise.
     """
 
     def noise_with(bits: int) -> float:

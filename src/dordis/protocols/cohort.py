@@ -75,7 +75,7 @@ class CohortParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
     @property
     def colluders_around(self) -> int:
-        """Return how many neighbours of an honest client may collude: T_C, or min(T_C, c_k) on a sparse graph."""
+        """Return how many neighbours of an honest client may collude: at most T_C, and fewer on a sparse graph."""
         n, T_C, k = len(self.clients), self.colluders, self.degree
         return min(T_C, colluding_neighbours(n, T_C, self.mode, k)) if k else T_C
 

@@ -210,7 +210,7 @@ def _svg(chart: Chart, box: str, body: Iterable[str], head: str = "") -> str:
 
 
 def _body(chart: Chart, head: int) -> tuple[list[str], float]:
-    """Return the SVG elements of legend and plot, drawn below `head` pixels, and the height of the whole chart."""
+    """Return the SVG elements of legend and plot, below a heading `head` pixels high, and the chart's height."""
     legend, top = _legend(chart, head + _TOP)
     match chart:
         case LineChart():

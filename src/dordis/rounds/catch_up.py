@@ -52,9 +52,9 @@ class Event(msgspec.Struct, frozen=True, tag=True):
 
 
 class Invited(Event, frozen=True):
-    """The owner consented to an invitation; `machine` is a random id of the machine on which the client takes part.
+    """The owner consented to an invitation; `machine` is a random id that the client drew for this round.
 
-    The owner counts the participation for this machine, and refuses the same round on another machine.
+    The owner counts the participation for this id, and refuses the same round with another id: on another machine.
     """
 
     invite: Invite
@@ -90,7 +90,7 @@ def event_kinds(parameters: type[Parameters]) -> Any:
 
 
 def missed_sum(number: int, parameters: Parameters, sums: Sequence[Dispatch]) -> SendSum:
-    """Return the message with the sum of a finished round; parameters that decoding does not need are left out."""
+    """Return the message with the sums of a finished round's chunks; parameters not needed for decoding are emptied."""
     bare = replace(extend(parameters, Parameters), variances={}, tables=b"", beacon=b"")
     return SendSum(number, bare, {s.chunk: s.survivors for s in sums}, b"".join(s.vector for s in sums))
 

@@ -361,7 +361,7 @@ class ClientOwner(Protocol):
     def attend(self, parameters: Parameters, machine: bytes) -> None:
         """Count a participation on disk, before the first upload of a round; several calls for a round count once.
 
-        `machine` is 32 bytes that only this machine has.  Raise if the round was counted for another machine.
+        `machine` is a random id from the journal of the round.  Raise if the round was counted with another id.
         """
 
     def conclude(self, parameters: Parameters, survivors: Sequence[int]) -> None:

@@ -216,7 +216,7 @@ class SimulatedHome:
         return self.arrivals.round(kind)
 
     def store(self, path: Path) -> None:
-        """Write the secret of all keys to the run's directory `path`, and open the file of contributions in it."""
+        """Write the secret from which all keys are derived, and open the file of contributions, in directory `path`."""
         write_new(path / SECRET, self.identities.secret)
         self.arrivals.open(path / ARRIVALS)
 
@@ -380,9 +380,9 @@ class LocalRounds(FullRounds):
 def announce_peers(
     exchange: Exchange, clients: SimulatedClients, is_absent: Callable[[ClientId], bool] = lambda u: False
 ) -> Exchange:
-    """Return an exchange that calls `tell_peers` with all clients that are asked to train, before it asks them.
+    """Return an exchange that announces who trains together (`tell_peers`) before it asks clients to train.
 
-    Clients for which `is_absent` returns True are left out.
+    Clients for which `is_absent` returns True are asked to train too, but not announced.
     """
 
     def deliver(requests: Requests) -> Iterable[tuple[ClientId, Message]]:

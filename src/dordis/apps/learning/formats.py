@@ -364,8 +364,7 @@ def _read_cifar(folder: Path, train: list[str], test: str, labels: int, classes:
 
 
 def read_batch(path: Path, labels: int, classes: int) -> Samples:
-    """Return images and labels of a binary CIFAR file with `labels` labels for each image, of which the last is used.
-    """
+    """Return images and labels of a binary CIFAR file; of the `labels` labels of an image the last is used."""
     try:
         data = np.fromfile(path, np.uint8)
     except OSError as error:

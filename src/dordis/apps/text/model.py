@@ -72,7 +72,7 @@ class Symbols:
         return Text(before, following)
 
     def unknown(self, text: Text) -> int:
-        """Return how many of the tokens `following` of a text are not in the vocabulary."""
+        """Return how many tokens in `text.following` stand for words or letters outside the vocabulary."""
         return int(np.count_nonzero(text.following == (UNKNOWN if self.special else self.size - 1)))
 
 

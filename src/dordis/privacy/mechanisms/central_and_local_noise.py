@@ -51,7 +51,7 @@ def gaussian_noise(seed: bytes, sigma: float, dim: int) -> Floats:
 
 
 def record_grid(setting: Setting, sampled: RecordSampling, sigma: float) -> Grid:
-    """Return a 32-bit grid for sums of records under noise of standard deviation `sigma` in real units."""
+    """Return the grid of 32-bit integers for sums of records' gradients with noise `sigma` (in real units)."""
     scaled_clip = record_scale(setting, sampled, lambda s_c: (s_c * sigma / setting.clip) ** 2)
     return Grid(setting.dim, setting.block, scaled_clip / setting.clip, MOST_BITS)
 

@@ -106,7 +106,7 @@ class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
         return Assistance(tuple(map(int, self.members)), self.faulty, self.no_base)
 
     def due(self, chunk: int, survivors: Collection[ClientId]) -> Due:
-        """Return for each survivor the noise components to remove; in all chunks they belong to the same clients."""
+        """Return, for each survivor, its noise components to remove; the same clients are drawn in every chunk."""
         return self.plans[chunk].due_components(survivors, removal_context(self.round, 0, self.digest))
 
     def check_own(self) -> None:

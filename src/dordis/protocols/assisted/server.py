@@ -208,9 +208,10 @@ class AssistedSetup(SummingSetup):
     def _values(
         self, h: ClientId, reply: Revealed, asked: Mapping[ClientId, Mapping[int, bool]]
     ) -> dict[int, tuple[bytes, SetValue | None]]:
-        """Return, for each set in the request to helper h, the digest of the set's value, and the value if sent whole.
+        """Return the reply of helper h by rank of the helper set: the digest of the set's value, and the value itself.
 
-        Raise MalformedMessage unless the reply has exactly the values and digests that the server requested.
+        The value is None where the server asked for the digest only.  Raise MalformedMessage unless the reply has
+        exactly what the server asked for.
         """
         wholes = [rank for rank, is_whole in asked[h].items() if is_whole]
         size = packed_size(self.parameters.dim, self.parameters.bits)

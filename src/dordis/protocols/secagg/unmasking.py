@@ -29,7 +29,7 @@ IsRight = Callable[[ClientId, int, bytes], bool]
 class DisclosedShares:
     """The shares that one client disclosed: an array of shape (dealers, secrets of each dealer, limbs of a share).
 
-    `fits` is true for shares with the hash that their dealer sent.
+    `fits` says for each share whether its hash is the one that its dealer sent.
     """
 
     dealers: tuple[ClientId, ...]
