@@ -1,10 +1,12 @@
 """Gradients of single records of torch modules."""
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import dordis
 from dordis.apps.learning.record_gradients import RecordLearner, make_record_gradients, slice_width
 from dordis.apps.learning.torch_model import TorchModel
 from dordis.errors import InputError
@@ -163,3 +165,23 @@ def test_a_record_that_is_not_finite_adds_nothing() -> None:
         summed(RecordLearner(model, (broken, y)), parameters),
         summed(RecordLearner(model, (x[keep], y[keep])), parameters),
     )
+
+
+class Branching(nn.Module):
+    """A module with a branch that depends on its inputs, which vmap cannot run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x / 100 if x.abs().max().item() > 100 else x)
+
+
+def test_a_run_whose_gradients_all_fail_stops_instead_of_releasing_noise(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    clients = [records(rng, 8, 4) for _ in range(3)]
+    settings = {"epsilon": 8, "unit": "record", "records": 8, "rounds": 1, "accept_hopeless": True, "output": tmp_path}
+    with pytest.raises(RuntimeError, match="vmap") as caught:
+        dordis.train(Branching(), clients, **settings)
+    assert "repair the application or its data" in caught.value.__notes__[-1]

@@ -5,7 +5,7 @@ in *slices*: groups of a constant number of records, whose gradients are compute
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +21,7 @@ from dordis.privacy.scaling import Floats
 from dordis.rounds.app import RoundInfo
 from dordis.rounds.model import Numbers
 from dordis.rounds.records import DUMMY, Attempt, Places, RecordClient, is_independent
+from dordis.rounds.user_code import contain
 
 MOST_NUMBERS = 2**22
 """Largest number of coordinates of all gradients of a slice (`slice_width`), so that they fit in the cache."""
@@ -266,9 +267,14 @@ class RecordLearner(RecordClient):
     def begin(self, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> None:
         """At the first call, test whether the rounding of a gradient depends on the other records of a slice.
 
-        If it does, the client computes the gradient of one record, or of one row of a record, at a time from now on.
+        If it does, or if a slice cannot be computed, the client computes the gradient of one record, or of one row of a
+        record, at a time from now on.
         """
-        if not self._tested and not is_independent(self, round, model, dim, attempt):
+
+        def test(work: Callable[[], Reals]) -> Reals | None:
+            return contain("the test of a slice of records", work, lambda text: None)
+
+        if not self._tested and not is_independent(self, round, model, dim, test):
             self._width = 1
         self._tested = True
 
