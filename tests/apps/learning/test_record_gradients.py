@@ -53,10 +53,14 @@ def models(rng: np.random.Generator) -> list[tuple[Model, np.ndarray]]:
         (Linear(6), rng.normal(size=40)),
         (Mlp(6, 3, hidden=5), rng.integers(0, 3, 40)),
         (Mlp(6, 1, hidden=5, target="regression"), rng.normal(size=40)),
+        (Linear(6), rng.normal(size=(40, 1))),
+        (Linear(6, 2), rng.normal(size=(40, 2))),
+        (Mlp(6, 1, hidden=5, target="regression"), rng.normal(size=(40, 1))),
+        (Mlp(6, 2, hidden=5, target="regression"), rng.normal(size=(40, 2))),
     ]
 
 
-@pytest.mark.parametrize("which", range(4))
+@pytest.mark.parametrize("which", range(8))
 def test_gradients_are_those_of_the_records_alone(which: int) -> None:
     rng = np.random.default_rng(which)
     model, y = models(rng)[which]
@@ -65,7 +69,7 @@ def test_gradients_are_those_of_the_records_alone(which: int) -> None:
     np.testing.assert_allclose(make_record_gradients(model).rows(parameters, x, y), expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("which", range(4))
+@pytest.mark.parametrize("which", range(8))
 def test_bits_depend_on_neither_neighbours_nor_places(which: int) -> None:
     rng = np.random.default_rng(which)
     model, y = models(rng)[which]

@@ -94,10 +94,10 @@ class LinearGradients(RecordGradients):
         self._model = model
 
     def rows(self, parameters: Numbers, x: Values, y: Labels) -> Reals:
-        """Return 2 (x w + b - y) (x, 1) for each record, where w are the weights and b is the bias."""
+        """Return 2 (x, 1) (x W + b - y)^T for each record, where W are the weights and b are the biases."""
         inputs = with_one(x)
-        weights = np.asarray(parameters, np.float64)[:, None]
-        return outer(inputs, 2 * (row_products(inputs, weights) - y[:, None]))
+        weights = np.asarray(parameters, np.float64).reshape(-1, self._model.outputs)
+        return outer(inputs, 2 * (row_products(inputs, weights) - y.reshape(len(y), -1)))
 
 
 class MlpGradients(RecordGradients):
@@ -118,7 +118,7 @@ class MlpGradients(RecordGradients):
         units = np.maximum(row_products(inputs, below), 0.0)
         hidden = with_one(units)
         scores = row_products(hidden, above)
-        r = 2 * (scores - y[:, None]) if model.target == "regression" else class_residuals(scores, y)
+        r = 2 * (scores - y.reshape(len(y), -1)) if model.target == "regression" else class_residuals(scores, y)
         back = row_products(r, np.ascontiguousarray(above[:-1].T)) * (units > 0)
         return np.concatenate([outer(inputs, back), outer(hidden, r)], axis=1)
 
