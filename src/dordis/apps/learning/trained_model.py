@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import msgspec
 import numpy as np
@@ -67,12 +67,15 @@ class TrainedModel:
     """Frozen parameters and buffers of a torch module, by name, as they were read from a file."""
 
     @classmethod
-    def from_run(cls, directory: Path, model: Model | None, parameters: Floats) -> Self:
+    def from_run(cls, directory: Path, model: Model | None, parameters: Floats, target: str) -> Self:
         """Return the trained model of a run of `dordis.train`, from the caller's `model` and the trained `parameters`.
 
-        Frozen parameters and buffers of a torch module are read from the run's directory.
+        A torch module predicts for the run's `target`, and its frozen parameters and buffers are read from the run's
+        directory.  Raise InputError if they or the number of parameters do not fit `model`.
         """
+        check_size(model, parameters, directory)
         if isinstance(model, TorchModel):
+            model.target = cast(Target, target)
             model.restore_saved(directory)
         return cls(model, parameters)
 
@@ -177,11 +180,18 @@ def read_model(path: Path, model: Model | None = None) -> TrainedModel:
     if description.format != FORMAT:
         raise InputError(f"{path} has the format '{description.format}', this version reads '{FORMAT}'")
     built = model if model is not None else _build(description)
-    if built is not None and built.dim != parameters.size:
-        raise InputError(f"{path} has {parameters.size} parameters, and the model has {built.dim}")
-    if fixed and isinstance(built, TorchModel):
-        built.restore_fixed(fixed)
+    check_size(built, parameters, path)
+    if isinstance(built, TorchModel):
+        built.target = cast(Target, description.target or built.target)
+        if fixed:
+            built.restore_fixed(fixed)
     return TrainedModel(built, parameters, description.encoder, description, fixed)
+
+
+def check_size(model: Model | None, parameters: Floats, path: Path) -> None:
+    """Raise InputError if the stored `parameters` are more or fewer than those of `model`; `path` names their file."""
+    if model is not None and model.dim != parameters.size:
+        raise InputError(f"{path} has {parameters.size} parameters, and the model has {model.dim}")
 
 
 def _as_npz(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
