@@ -5,6 +5,8 @@ Exporting, to torch or ONNX, needs torch.  If the model was trained on a table, 
 empty cell as NaN, and a text as its index in the public list of categories, or -1 if it is not in the list.  The
 program clips, scales and encodes as in training.  It returns scores of the classes, or numbers in the units of the
 labels.  If training would refuse or skip a row for an empty cell in a numeric column, the program returns NaN for it.
+
+Without a table the program takes inputs of the module's shape; a built-in model takes each image as one flat row.
 """
 
 import io
@@ -286,6 +288,7 @@ def _example_inputs(model: Model, example: Any) -> Any:
     array = as_array("the example", example)
     if array.ndim < 2 or not len(array):
         raise InputError(f"the example is an array of one or more inputs, not of shape {array.shape}")
+    array = flatten(array) if is_built_in(model) else array
     rows = np.concatenate([array, array]) if len(array) == 1 else array  # one row would fix the number at 1
     return torch.from_numpy(rows).to(torch.float32 if rows.dtype.kind == "f" else torch.int64)
 
@@ -318,7 +321,22 @@ def torch_module(model: Model, parameters: Floats) -> Any:
         raise InputError(f"a model of the class {type(model).__name__} is no torch module: export it yourself")
     for parameter in module.parameters():
         parameter.data = parameter.data.cpu().clone()  # for a view, torch would store the whole flat vector
-    return module
+    module = module.cpu().float()
+    return module if not isinstance(model, TorchModel) else with_class_scores(module, model)
+
+
+def with_class_scores(module: Any, model: TorchModel) -> Any:
+    """Return a torch module that computes one score for each class, also if `module` has one output for two classes."""
+
+    class Scores(import_torch().nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = module
+
+        def forward(self, rows: Any) -> Any:
+            return model._class_scores(self.model(rows))
+
+    return Scores() if model.target == "classification" else module
 
 
 def with_preprocessing(module: Any, encoder: Encoder) -> Any:
