@@ -86,7 +86,7 @@ class RunResult:
         return {name: value for name, value in last.items() if name not in ("round", "epsilon")}
 
     def predict(self, rows: Any) -> npt.NDArray[Any]:
-        """Return predictions for raw rows: a DataFrame, a mapping of columns, a path, or an array of inputs."""
+        """Return predictions for raw rows: a DataFrame, a mapping of columns, a path, or an array of model inputs."""
         return self._trained().predict(rows)
 
     def save(self, path: str | Path) -> Path:

@@ -66,6 +66,8 @@ class LearningTask:
     """Summary of the client's own file by topic, for the owner; empty if the clients have no files of their own."""
     keys: Callable[[int], Sequence[Any] | None] = field(repr=False, default=lambda place: None)
     """A function from the zero-based index of a client to its rows' record ids, or to None if each row is a record."""
+    has_input_steps: bool = False
+    """Whether inputs were scaled, centred or mapped to features, so that the model alone does not take raw inputs."""
 
 
 def prepare_learning(settings: Settings, task: Task) -> LearningTask:
@@ -73,7 +75,9 @@ def prepare_learning(settings: Settings, task: Task) -> LearningTask:
     if settings.own_files:
         return own_files_task(settings, task)
     data = load(settings, task.folder, task.record)
-    data = data.centre_inputs() if settings.data == DIGITS and settings.centred is not False else data
+    centred = settings.data == DIGITS and settings.centred is not False
+    has_input_steps = centred or bool(settings.features) or data.scale != 1
+    data = data.centre_inputs() if centred else data
     if settings.features:
         from dordis.apps.learning.features import with_features
 
@@ -86,7 +90,7 @@ def prepare_learning(settings: Settings, task: Task) -> LearningTask:
     def build(inputs: Inputs) -> Model:
         return make_model(settings.model, inputs, settings.options, task.seed, settings.device)
 
-    return task_from_data(data, settings, task, build)
+    return replace(task_from_data(data, settings, task, build), has_input_steps=has_input_steps)
 
 
 def own_files_task(settings: Settings, task: Task) -> LearningTask:
