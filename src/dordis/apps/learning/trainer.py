@@ -40,7 +40,8 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch: int = 0
     """Number of samples in a step; 0 is all."""
     lr: float = 4.0
-    """Learning rate of the clients; the default is at most 0.3 for `mlp` and torch models, and 0.001 for `adamw`."""
+    """Learning rate of the clients.  The default is at most 0.3 for `mlp` and torch models, 0.05 for regressions
+    without a table, and 0.001 for `adamw`."""
     momentum: float = 0.0
     """Momentum of the clients; for `adamw`, the weight of the past in the first moment."""
     proximal: float = 0.0
