@@ -188,3 +188,13 @@ def test_numbers_are_learnt_at_the_default_rate(model, tmp_path):
         model, held, test=held[0], target="regression", epsilon=None, rounds=20, fidelity="ideal", output=tmp_path
     )
     assert result.metrics["rmse"] < 1.5  # guessing the mean gives 5.5
+
+
+@pytest.mark.parametrize(
+    "setting", [{"features": "scattering"}, {"own_files": True}, {"shape": (1,)}, {"data_dir": "x"}]
+)
+def test_a_setting_without_effect_on_a_table_is_refused(setting, tmp_path):
+    rows = {"age": [1, 2, 3], "ill": [0, 1, 0]}
+    table = Table(label="ill", ranges={"age": (0, 9)}, categories={"ill": (0, 1)})
+    with pytest.raises(InputError, match=f"{next(iter(setting))} has no effect on a table"):
+        dordis.train("softmax", rows, table=table, epsilon=None, output=tmp_path, **setting)

@@ -146,6 +146,29 @@ def test_batch_statistics_are_refused() -> None:
         make_record_gradients(model)
 
 
+class Still(nn.Sequential):
+    """A module whose batch normalisation keeps the statistics that it has."""
+
+    def train(self, mode: bool = True) -> nn.Module:
+        super().train(mode)
+        self[1].eval()
+        return self
+
+
+def test_statistics_that_do_not_change_mix_no_records() -> None:
+    torch.manual_seed(0)
+    model = TorchModel(Still(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)))
+    x, y = records(np.random.default_rng(0), 5, 4)
+    parameters = model.initial(np.random.default_rng(0))
+    rows = make_record_gradients(model).rows(parameters, x, y).copy()
+    for i in range(5):
+        expected = model.gradient(parameters, x[i : i + 1], y[i : i + 1], np.zeros(3))
+        np.testing.assert_allclose(rows[i], expected, rtol=1e-4, atol=1e-6)
+    statistics = TorchModel(Still(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3)))
+    with pytest.raises(InputError, match="normalises over the records of a batch"):
+        make_record_gradients(statistics)
+
+
 def test_dropout_is_off() -> None:
     model = TorchModel(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 3)))
     x, y = records(np.random.default_rng(0), 3, 4)

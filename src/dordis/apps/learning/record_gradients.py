@@ -211,9 +211,17 @@ def constant_arithmetic(torch: Any) -> Iterator[None]:
 
 
 def check_no_batch_statistics(module: Any) -> None:
-    """Raise InputError if a torch module has batch normalisation, which mixes the records of a batch."""
+    """Raise InputError if a torch module has batch normalisation, which mixes the records of a batch.
+
+    A layer that stays in evaluation mode is allowed if it has statistics, because it then uses these instead.
+    """
     norms = import_torch().nn.modules.batchnorm._BatchNorm
-    found = [name or type(layer).__name__ for name, layer in module.named_modules() if isinstance(layer, norms)]
+    module.train()  # a module of your own may keep some of its layers in evaluation mode
+    found = [
+        name or type(layer).__name__
+        for name, layer in module.named_modules()
+        if isinstance(layer, norms) and (layer.training or layer.running_mean is None)
+    ]
     if found:
         raise InputError(
             f"the layer '{found[0]}' normalises over the records of a batch, so that one record's gradient depends on "

@@ -172,6 +172,8 @@ IGNORED_SETTINGS = {
     "centred", "client", "data_dir", "features", "label", "own_files", "partition", "shape", "vocabulary"
 }  # fmt: skip
 """Settings that only apply to data read from files."""
+IGNORED_WITH_TABLE = IGNORED_SETTINGS - {"client", "label", "partition"}
+"""Settings that do not apply to tables; `Settings` refuses `client` and `label` beside a table."""
 
 
 def gather(
@@ -227,6 +229,8 @@ def _gather_table(
 ) -> LearningTask:
     if not isinstance(table, Table):
         raise InputError(f"table must be a dordis.Table(label=..., ...), not a {type(table).__name__}")
+    if unused := sorted(IGNORED_WITH_TABLE & set(given)):
+        raise InputError(f"{unused[0]} has no effect on a table that is given in Python: leave it out")
     data = read_tables(rows, test, table, task.record)
     assert data.encoder is not None  # noqa: S101  data of a table have an encoder
     clients = data.key_counts[0].size

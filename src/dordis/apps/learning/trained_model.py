@@ -108,7 +108,7 @@ class TrainedModel:
         try:
             return self.model.scores(self.parameters, x if unchanged else x.astype(np.float64))
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            raise InputError(f"the model cannot take inputs of shape {x.shape[1:]}: {first_line(error)}") from None
+            raise InputError(f"the model cannot take inputs of shape {x.shape[1:]}: {first_line(error)}") from error
 
     def predict(self, rows: Any) -> npt.NDArray[Any]:
         """Return the predictions for table rows or an array of inputs: classes, tokens, or numbers in label units."""
