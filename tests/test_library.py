@@ -243,6 +243,11 @@ def test_a_regression_predicts_every_column_of_the_targets(model, columns, tmp_p
     said = result.predict(held[0][0])
     assert said.shape == ((30,) if columns == 1 else (30, columns))
     np.testing.assert_allclose(said.reshape(30, columns), held[0][1], atol=0.3)
+    if model != "linear":
+        for place in (result.path, result.save(tmp_path / "saved")):
+            np.testing.assert_array_equal(dordis.load(place, torch.nn.Linear(3, columns)).predict(held[0][0]), said)
+            with pytest.raises(dordis.InputError, match=r"has .* parameters, and the model has 40"):
+                dordis.load(place, torch.nn.Linear(3, 10))
 
 
 def test_next_tokens_are_predicted_for_every_position(tmp_path):
@@ -254,6 +259,9 @@ def test_next_tokens_are_predicted_for_every_position(tmp_path):
         torch.nn.Embedding(5, 5), held, epsilon=None, rounds=30, lr=2.0, target="next-token", output=tmp_path
     )
     np.testing.assert_array_equal(result.predict(held[0][0]), held[0][1])
+    for place in (result.path, result.save(tmp_path / "saved")):
+        again = dordis.load(place, torch.nn.Embedding(5, 5))
+        np.testing.assert_array_equal(again.predict(held[0][0]), held[0][1])
 
 
 def test_tokens_reach_a_module_as_whole_numbers(tmp_path):

@@ -32,6 +32,7 @@ def parties():
 
 def test_the_first_round_finds_the_mean_direction_of_the_clients_whatever_the_clip():
     server, clients = parties()
+    assert server._has_input_steps
     assert (server.dim, server.dims, server.model().size) == (64, (64, 650), 0)
     for clip in (1.0, 0.25):
         server._centre = None

@@ -37,6 +37,7 @@ class CentredServer(Server):
         """Construct the server of a learning task."""
         server = super().from_learning_task(common)
         server._features = math.prod(common.samples(0)[0].shape[1:])
+        server._has_input_steps = True  # inputs are centred, so that the model alone does not predict
         return server
 
     @property

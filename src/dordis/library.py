@@ -86,7 +86,7 @@ class RunResult:
         return {name: value for name, value in last.items() if name not in ("round", "epsilon")}
 
     def predict(self, rows: Any) -> npt.NDArray[Any]:
-        """Return predictions for raw rows: a DataFrame, a mapping of columns, a path, or an array of inputs."""
+        """Return predictions for raw rows: a DataFrame, a mapping of columns, a path, or an array of model inputs."""
         return self._trained().predict(rows)
 
     def save(self, path: str | Path) -> Path:
@@ -300,21 +300,24 @@ def load(path: str | Path, model: Any = None) -> Any:
         check_model(stored)
     state = read_state(where / MODEL)
     if config.app.server == OBJECTS:
-        return _load_objects(where, state, own)
+        return _load_objects(where, state, own, config.app.options.get("target", Settings().target))
     app = prepare(config).job.app
     if state:
         app.restore(state)
     return _read_result(where, app.result(), trained=_trained_model(app))
 
 
-def _load_objects(path: Path, state: Mapping[str, Any], model: Any) -> RunResult:
-    """Return the result of a run of `train`; `model` is the caller's model of that run, None for a built-in one."""
+def _load_objects(path: Path, state: Mapping[str, Any], model: Any, target: str) -> RunResult:
+    """Return the result of a run of `train` that predicts `target`.
+
+    `model` is the caller's model of that run, None for a built-in one.
+    """
     if (path / SAVED_MODEL).is_file():
         trained = read_model(path / SAVED_MODEL, model)
         return _read_result(path, trained.module, trained=trained)
     if not state:
         return _read_result(path, None)
-    trained = TrainedModel.from_run(path, model, average_parameters(state))
+    trained = TrainedModel.from_run(path, model, average_parameters(state), target)
     return _read_result(path, trained.module, trained=trained if model is not None else None)
 
 

@@ -42,7 +42,14 @@ def fail(error):
 
 def test_in_a_simulation_a_failure_is_raised():
     code = UserCode()
-    for run in (code.train, code.call, code.ask, code.notify, lambda what, work: code.encode(what, work, 3)):
+    for run in (
+        code.train,
+        code.attempt,
+        code.call,
+        code.ask,
+        code.notify,
+        lambda what, work: code.encode(what, work, 3),
+    ):
         with pytest.raises(ZeroDivisionError):
             run("training", fail(ZeroDivisionError()))
     assert code.call("work", lambda: 7) == 7
@@ -55,6 +62,7 @@ def test_elsewhere_a_failure_gives_no_result_and_is_told_to_the_owner_alone(erro
     told, noted = [], []
     code = ZeroOnFailure(told.append, lambda what, failure: noted.append(failure))
     assert code.train("training", fail(error)) is None
+    assert code.attempt("a slice of private records", fail(error)) is None
     assert code.call("call", fail(error)) is None
     assert code.ask("question", fail(error)) is None
     assert code.encode("encoding", fail(error), 3) is None

@@ -5,8 +5,9 @@ computed together, and the server chooses the model, which may amplify rounding 
 *slices*: groups of constant size, filled up with dummies.  `check_independence` tests, for a given model and the
 client's data, that the records of a slice do not influence each other.
 
-No single record may make its client fail.  If the computation of a slice raises, the gradients of its records are
-computed one by one.  A record counts as zero if this raises too, or if its gradient is not finite.
+No single record may make a deployed client fail.  If the computation of a slice raises, the gradients of its records
+are computed one by one.  A record counts as zero if this raises too, or if its gradient is not finite.  In simulations
+an error stops the run (`UserCode.attempt`), so that no budget is spent on noise without any signal.
 """
 
 import time
@@ -36,7 +37,10 @@ A client that protects records may join a run only if the ratio is at least this
 """
 Places = npt.NDArray[np.int64]
 Attempt = Callable[[Callable[[], Reals]], Reals | None]
-"""Runs an application's code on records that are computed together; returns the result, or None if the code raised."""
+"""Runs an application's code on records that are computed together; returns the result, or None if the code raised.
+
+In simulations it raises the error of the code.
+"""
 
 
 class RecordSum(NamedTuple):
@@ -146,11 +150,12 @@ def sum_for_round(
 ) -> RecordSum:
     """Return the sum of the gradients of a fresh sample of records.
 
-    If the gradients of some records cannot be computed, nobody is told, and no log has an entry.
+    If the gradients of some records cannot be computed, `user_code` stops the run, or nobody is told, and no log has an
+    entry.
     """
 
     def attempt(work: Callable[[], Reals]) -> Reals | None:
-        return contain(f"a slice of records of {whose}", work, lambda text: None)
+        return user_code.attempt(f"the gradients of {whose}", work)
 
     return user_code.sum_records(
         f"the gradients of {whose}", lambda: sum_records(source, round, model, dim, encoding, attempt, entropy)

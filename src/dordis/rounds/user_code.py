@@ -71,8 +71,23 @@ class UserCode:
             raise
 
     def sum_records(self, what: str, work: Callable[[], Result]) -> Result:
-        """Return the sum over sampled records that `work` computes; `work` handles failures of single records."""
+        """Return the sum over sampled records that `work` computes, which calls `attempt` for single records."""
         return work()
+
+    def attempt(self, what: str, work: Callable[[], Result]) -> Result | None:
+        """Return the gradients of some records that `work` computes.
+
+        An error of `work` gets a note that says whose gradients are missing, and what to do.
+        """
+        try:
+            return work()
+        except Exception as error:
+            error.add_note(
+                f"This error ended the computation of {what}. With records as the unit of privacy the application has "
+                "to compute a gradient for each record by itself; deployed clients count records without a gradient "
+                "as zero: repair the application or its data."
+            )
+            raise
 
     def call(self, what: str, work: Callable[[], Result]) -> Result | None:
         """Return the result of `work`, which depends on public values only."""
@@ -117,6 +132,10 @@ class ZeroOnFailure(UserCode):
         update = contain(what, work, self._tell_owner)
         self._note(what, FAILED if update is None else "")
         return update
+
+    def attempt(self, what: str, work: Callable[[], Result]) -> Result | None:
+        """Return the gradients, or None if `work` failed; nobody is told, because a sample of records is private."""
+        return contain(what, work, lambda text: None)
 
     def call(self, what: str, work: Callable[[], Result]) -> Result | None:
         """Return the result, or None if `work` failed."""

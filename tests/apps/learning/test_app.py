@@ -12,6 +12,7 @@ from dordis.apps.learning import Client, Server, Settings
 from dordis.apps.learning.app import Progress, worse_than_constant
 from dordis.apps.learning.optim import FedAdam, FedAvg
 from dordis.apps.learning.partitioned_data import Iid
+from dordis.apps.learning.trained_model import SAVED_MODEL
 from dordis.errors import InputError, MissingExtra
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.planning import plan
@@ -133,6 +134,17 @@ def test_a_restored_server_goes_on_as_if_nothing_had_happened(optimiser):
     learn(task, rounds=2, per_round=5, server=restored, first=2)
     np.testing.assert_array_equal(restored.model(), whole.model())
     np.testing.assert_array_equal(restored.average_parameters(), whole.average_parameters())
+
+
+@pytest.mark.parametrize(("steps", "written"), [({}, False), ({"centred": False}, True), ({"scale": 2}, False)])
+def test_a_model_file_is_written_only_if_it_has_all_steps_of_the_preprocessing(steps, written, tmp_path):
+    options = {"centred": steps["centred"]} if "centred" in steps else {}
+    if "scale" in steps:
+        x, y = np.eye(10, dtype=np.uint8), np.arange(10)
+        np.savez(tmp_path / "own.npz", x_train=x, y_train=y, x_test=x, y_test=y, **steps)
+        options = {"data": str(tmp_path / "own.npz")}
+    Server.from_task(Task(options, population=4)).export(tmp_path)
+    assert (tmp_path / SAVED_MODEL).is_file() == written
 
 
 def test_a_state_of_another_model_is_refused():

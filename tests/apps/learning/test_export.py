@@ -125,3 +125,26 @@ def test_a_model_that_starts_from_a_private_one_says_that_both_count(tmp_path):
         dordis.train(first.model, clients, epsilon=6, **options)
     public = dordis.train(torch.nn.Linear(4, 2), clients, epsilon=None, **options)
     assert not hasattr(public.model, "dordis_run")
+
+
+def test_a_module_with_one_output_gives_two_scores_and_takes_numbers_of_32_bits(tmp_path):
+    result, rows = train(torch.nn.Linear(6, 1).double(), tmp_path, **CLASSES)
+    extra = {PREPROCESSING: ""}
+    program = torch.export.load(result.export(tmp_path / "model.pt2"), extra_files=extra).module()
+    described = json.loads(extra[PREPROCESSING])
+    found = program(torch.from_numpy(raw_rows(rows, described["columns"]))).detach().numpy()
+    assert found.shape == (400, 2)
+    assert (
+        np.array(described["output"]["scores of classes"])[found.argmax(axis=1)].tolist()
+        == result.predict({name: rows[name] for name in ("age", "pulse", "town")}).tolist()
+    )
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_images_are_an_example_for_models_of_ours(model, tmp_path):
+    rng = np.random.default_rng(1)
+    clients = [(rng.normal(size=(5, 8, 8)).astype(np.float32), np.arange(5) % 2) for _ in range(4)]
+    result = dordis.train(model, clients, epsilon=None, rounds=1, fidelity="ideal", output=tmp_path)
+    x = clients[0][0]
+    program = torch.export.load(result.export(tmp_path / "model.pt2", example=x)).module()
+    assert program(torch.from_numpy(x.reshape(5, 64))).argmax(dim=1).tolist() == result.predict(x).tolist()

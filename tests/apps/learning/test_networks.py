@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dordis.apps.learning import Client, Server
-from dordis.apps.learning.networks import Inputs, albert, cnn, resnet18, vgg19
+from dordis.apps.learning.networks import NETWORKS, Inputs, albert, cnn, make_model, resnet18, vgg19
 from dordis.errors import InputError
 from dordis.rounds.app import RoundInfo, Task
 from tests.apps.aggregates import summed
@@ -116,3 +116,17 @@ def test_albert_begins_with_weights_from_a_folder(words, tmp_path):
 @pytest.mark.slow
 def test_albert_has_the_parameters_of_the_paper(words):
     assert count(albert(Inputs((10,), 30_000, 30_000, "next-token"))) == 15_091_680
+
+
+def test_an_architecture_finds_its_folder_of_weights_again(tmp_path, monkeypatch):
+    found = []
+
+    def network(inputs, weights=""):
+        found.append(inputs.folder / weights)
+        return torch.nn.Linear(2, 2)
+
+    monkeypatch.setitem(NETWORKS, "own", network)
+    inputs = Inputs((2,), 2, folder=tmp_path)
+    make_model("own", inputs, {"weights": "albert"}, seed=0).architecture.construct()
+    assert found == [tmp_path / "albert"] * 2
+    assert not make_model("own", inputs, {}, seed=0).architecture.folder

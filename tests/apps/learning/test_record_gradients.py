@@ -20,8 +20,16 @@ from dordis.kernels.reals import LEAST_LENGTH
 from dordis.privacy.encoding import Reals
 from dordis.privacy.record_encoding import RecordEncoding
 from dordis.rounds.app import AppServer, RoundInfo
-from dordis.rounds.records import Places, check_independence, rehearse_records, sum_places, sum_records
-from dordis.rounds.user_code import contain
+from dordis.rounds.records import (
+    Places,
+    RecordSum,
+    check_independence,
+    rehearse_records,
+    sum_for_round,
+    sum_places,
+    sum_records,
+)
+from dordis.rounds.user_code import UserCode, ZeroOnFailure, contain
 
 CASES = int(os.environ.get("DORDIS_HOSTILE_CASES", "2000"))
 """Hostile pairs of neighbouring data that go through a model; set the variable to 100000 for the full number."""
@@ -45,10 +53,14 @@ def models(rng: np.random.Generator) -> list[tuple[Model, np.ndarray]]:
         (Linear(6), rng.normal(size=40)),
         (Mlp(6, 3, hidden=5), rng.integers(0, 3, 40)),
         (Mlp(6, 1, hidden=5, target="regression"), rng.normal(size=40)),
+        (Linear(6), rng.normal(size=(40, 1))),
+        (Linear(6, 2), rng.normal(size=(40, 2))),
+        (Mlp(6, 1, hidden=5, target="regression"), rng.normal(size=(40, 1))),
+        (Mlp(6, 2, hidden=5, target="regression"), rng.normal(size=(40, 2))),
     ]
 
 
-@pytest.mark.parametrize("which", range(4))
+@pytest.mark.parametrize("which", range(8))
 def test_gradients_are_those_of_the_records_alone(which: int) -> None:
     rng = np.random.default_rng(which)
     model, y = models(rng)[which]
@@ -57,7 +69,7 @@ def test_gradients_are_those_of_the_records_alone(which: int) -> None:
     np.testing.assert_allclose(make_record_gradients(model).rows(parameters, x, y), expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("which", range(4))
+@pytest.mark.parametrize("which", range(8))
 def test_bits_depend_on_neither_neighbours_nor_places(which: int) -> None:
     rng = np.random.default_rng(which)
     model, y = models(rng)[which]
@@ -171,6 +183,22 @@ def test_a_record_that_raises_counts_as_zero_and_takes_no_other_with_it() -> Non
     rest = RecordLearner(Softmax(6, 3), (samples[0][keep], samples[1][keep]))
     assert np.array_equal(summed(failing, parameters), summed(rest, parameters))
     assert not np.array_equal(summed(failing, parameters), summed(good, parameters))
+
+
+def test_in_a_simulation_a_record_that_raises_stops_the_run() -> None:
+    rng = np.random.default_rng(1)
+    failing = Failing(Softmax(6, 3), (rng.normal(size=(40, 6)), rng.integers(0, 3, 40)))
+    everything = RecordEncoding(2**32, LEAST_LENGTH, 40, 1000, 40)
+
+    def run(code: UserCode) -> RecordSum:
+        return sum_for_round(code, "client 1", failing, ROUND, np.zeros(21), 21, everything, lambda count: bytes(count))
+
+    assert run(UserCode()).total.any()
+    failing.bad = frozenset(range(40))
+    with pytest.raises(ValueError, match="this record cannot be read") as caught:
+        run(UserCode())
+    assert "the gradients of client 1" in caught.value.__notes__[0]
+    assert not run(ZeroOnFailure(pytest.fail)).total.any()
 
 
 def test_rows_of_one_person_are_one_record() -> None:

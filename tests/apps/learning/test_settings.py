@@ -9,6 +9,7 @@ from dordis.apps.learning.app import Client, Server
 from dordis.apps.learning.settings import (
     ADAM_RATE,
     NETWORK_RATE,
+    REGRESSION_RATE,
     Settings,
     table_defaults,
     weigh_classes,
@@ -158,6 +159,9 @@ def test_a_client_without_its_file_and_a_description_without_features_are_refuse
     [
         (Settings(), "softmax", 4.0),
         (Settings(), "mlp", NETWORK_RATE),
+        (Settings(target="regression"), "linear", REGRESSION_RATE),
+        (Settings(target="regression"), "mlp", REGRESSION_RATE),
+        (Settings(target="regression", method="adamw"), "mlp", ADAM_RATE),
         (Settings(), object(), NETWORK_RATE),  # a user's model
         (Settings(method="adamw"), "softmax", ADAM_RATE),
         (Settings(method="adamw"), "mlp", ADAM_RATE),
@@ -174,3 +178,23 @@ def test_a_network_learns_with_the_defaults(tmp_path):
     clients = [data.samples(place) for place in range(60)]
     done = dordis.train("mlp", clients, test=data.test, epsilon=None, rounds=10, fidelity="ideal", output=tmp_path)
     assert done.metrics["accuracy"] > 0.7
+
+
+@pytest.mark.parametrize("model", ["linear", "mlp"])
+def test_numbers_are_learnt_at_the_default_rate(model, tmp_path):
+    rng = np.random.default_rng(0)
+    held = [(x, x @ [1.0, 2.0, 3.0, 4.0]) for x in rng.normal(size=(10, 20, 4))]
+    result = dordis.train(
+        model, held, test=held[0], target="regression", epsilon=None, rounds=20, fidelity="ideal", output=tmp_path
+    )
+    assert result.metrics["rmse"] < 1.5  # guessing the mean gives 5.5
+
+
+@pytest.mark.parametrize(
+    "setting", [{"features": "scattering"}, {"own_files": True}, {"shape": (1,)}, {"data_dir": "x"}]
+)
+def test_a_setting_without_effect_on_a_table_is_refused(setting, tmp_path):
+    rows = {"age": [1, 2, 3], "ill": [0, 1, 0]}
+    table = Table(label="ill", ranges={"age": (0, 9)}, categories={"ill": (0, 1)})
+    with pytest.raises(InputError, match=f"{next(iter(setting))} has no effect on a table"):
+        dordis.train("softmax", rows, table=table, epsilon=None, output=tmp_path, **setting)

@@ -200,6 +200,67 @@ def test_training_that_changes_a_buffer_is_refused(in_place):
         model.fit_together(model.initial(RNG), works, Training(epochs=5))
 
 
+class Padded(torch.nn.Module):
+    """A module for tokens of which 0 is padding: a sequence of padding only cannot be packed."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.gru = torch.nn.Embedding(9, 4), torch.nn.GRU(4, 4, batch_first=True)
+        self.top = torch.nn.Linear(4, 3)
+
+    def forward(self, x):
+        lengths = (x != 0).sum(dim=1)
+        packed = torch.nn.utils.rnn.pack_padded_sequence(self.embed(x), lengths, batch_first=True, enforce_sorted=False)
+        return self.top(self.gru(packed)[1][0])
+
+
+def test_a_module_that_cannot_take_sequences_of_padding_takes_tokens():
+    tokens = np.array([[3, 1, 0], [2, 0, 0]])
+    model = TorchModel(Padded())
+    model.check_outputs(tokens, 3)
+    assert model.scores(model.initial(RNG), tokens).shape == (2, 3)
+
+
+class Picky(torch.nn.Embedding):
+    """A module that takes neither only zeros nor only ones."""
+
+    def forward(self, x):
+        if len(x.unique()) == 1:
+            raise ValueError("these tokens are all alike")
+        return super().forward(x).sum(dim=1)
+
+
+def test_a_refusal_of_tokens_quotes_errors_and_no_scores():
+    with pytest.raises(InputError, match="cannot take inputs of shape") as caught:
+        TorchModel(Picky(9, 3)).check_outputs(np.array([[3, 1, 0], [2, 0, 0]]), 3)
+    assert "as whole numbers" not in str(caught.value)
+
+
+class Strict(torch.nn.Module):
+    """A module with a constant buffer, which refuses inputs in training if `strict` is set."""
+
+    def __init__(self, strict):
+        super().__init__()
+        self.inner, self.strict = torch.nn.Linear(4, 3), strict
+        self.register_buffer("unused", torch.tensor([float("nan"), 1.0]))
+
+    def forward(self, x):
+        if self.training and self.strict:
+            raise ValueError("more than one value is needed")
+        return self.inner(x)
+
+
+def test_a_buffer_may_hold_nan():
+    model = TorchModel(Strict(strict=False))
+    model.check_outputs(X[:2], 3)
+    model.fit(model.initial(RNG), Work((X, Y), 3, (1, 1)), Training(epochs=2))
+
+
+def test_a_module_that_fails_in_training_only_is_refused_before():
+    with pytest.raises(InputError, match="in training the module cannot take 2 inputs: more than one value is needed"):
+        TorchModel(Strict(strict=True)).check_outputs(X[:2], 3)
+
+
 def test_a_layer_that_stays_in_evaluation_mode_may_have_statistics():
     class Still(torch.nn.Sequential):
         def train(self, mode=True):

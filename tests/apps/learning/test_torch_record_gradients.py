@@ -1,10 +1,12 @@
 """Gradients of single records of torch modules."""
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import dordis
 from dordis.apps.learning.record_gradients import RecordLearner, make_record_gradients, slice_width
 from dordis.apps.learning.torch_model import TorchModel
 from dordis.errors import InputError
@@ -144,6 +146,29 @@ def test_batch_statistics_are_refused() -> None:
         make_record_gradients(model)
 
 
+class Still(nn.Sequential):
+    """A module whose batch normalisation keeps the statistics that it has."""
+
+    def train(self, mode: bool = True) -> nn.Module:
+        super().train(mode)
+        self[1].eval()
+        return self
+
+
+def test_statistics_that_do_not_change_mix_no_records() -> None:
+    torch.manual_seed(0)
+    model = TorchModel(Still(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)))
+    x, y = records(np.random.default_rng(0), 5, 4)
+    parameters = model.initial(np.random.default_rng(0))
+    rows = make_record_gradients(model).rows(parameters, x, y).copy()
+    for i in range(5):
+        expected = model.gradient(parameters, x[i : i + 1], y[i : i + 1], np.zeros(3))
+        np.testing.assert_allclose(rows[i], expected, rtol=1e-4, atol=1e-6)
+    statistics = TorchModel(Still(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3)))
+    with pytest.raises(InputError, match="normalises over the records of a batch"):
+        make_record_gradients(statistics)
+
+
 def test_dropout_is_off() -> None:
     model = TorchModel(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 3)))
     x, y = records(np.random.default_rng(0), 3, 4)
@@ -163,3 +188,23 @@ def test_a_record_that_is_not_finite_adds_nothing() -> None:
         summed(RecordLearner(model, (broken, y)), parameters),
         summed(RecordLearner(model, (x[keep], y[keep])), parameters),
     )
+
+
+class Branching(nn.Module):
+    """A module with a branch that depends on its inputs, which vmap cannot run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x / 100 if x.abs().max().item() > 100 else x)
+
+
+def test_a_run_whose_gradients_all_fail_stops_instead_of_releasing_noise(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    clients = [records(rng, 8, 4) for _ in range(3)]
+    settings = {"epsilon": 8, "unit": "record", "records": 8, "rounds": 1, "accept_hopeless": True, "output": tmp_path}
+    with pytest.raises(RuntimeError, match="vmap") as caught:
+        dordis.train(Branching(), clients, **settings)
+    assert "repair the application or its data" in caught.value.__notes__[-1]

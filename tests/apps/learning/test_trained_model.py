@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import dordis
+from dordis.apps.learning.models import Softmax
 from dordis.errors import InputError
 
 RNG = np.random.default_rng(5)
@@ -30,6 +31,20 @@ def test_raw_rows_are_predicted_and_the_saved_model_predicts_the_same(result, tm
 
 def test_no_rows_have_no_predictions(result):
     assert result.predict({"age": [], "city": []}).tolist() == []
+
+
+def test_an_error_of_a_model_of_ones_own_is_the_cause(tmp_path):
+    class Own(Softmax):
+        def scores(self, parameters, x):
+            if len(x) == 7:
+                raise TypeError("a defect of this model")
+            return super().scores(parameters, x)
+
+    clients = [(RNG.normal(size=(5, 4)), np.arange(5) % 2) for _ in range(3)]
+    done = dordis.train(Own(4, 2), clients, epsilon=None, rounds=1, fidelity="ideal", output=tmp_path)
+    with pytest.raises(InputError, match="a defect of this model") as caught:
+        done.predict(np.zeros((7, 4)))
+    assert isinstance(caught.value.__cause__, TypeError)
 
 
 def test_a_table_whose_values_all_miss_a_category_is_refused_before_training(tmp_path):

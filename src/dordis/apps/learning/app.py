@@ -34,6 +34,7 @@ class Server(AppServer):
 
     folds: ClassVar[bool] = True
     evaluates_beside: ClassVar[bool] = True
+    _has_input_steps = False
 
     def __init__(
         self,
@@ -68,7 +69,9 @@ class Server(AppServer):
         settings, rng = common.settings, np.random.default_rng((Use.INITIAL, common.seed))
         initial = common.model.initial(rng)
         steps = settings.optimiser, settings.average, common.unit, settings.weights
-        return cls(common.model, initial, common.test, *steps, common.measured, common.encoder)
+        server = cls(common.model, initial, common.test, *steps, common.measured, common.encoder)
+        server._has_input_steps = common.has_input_steps
+        return server
 
     @property
     def unit(self) -> str:
@@ -130,10 +133,11 @@ class Server(AppServer):
     def export(self, directory: Path) -> None:
         """Write the trained model to a directory: the state_dict of a torch module, and the file `SAVED_MODEL`.
 
-        `SAVED_MODEL` is not written for a user's own model that was not trained on a table.
+        `SAVED_MODEL` is not written for a user's own model that was not trained on a table, nor for a model of inputs that
+        are scaled, centred or mapped to features: the file has no such step.
         """
         self._model.save(self.average_parameters(), directory)
-        if self._encoder is not None or is_built_in(self._model):
+        if self._encoder is not None or (is_built_in(self._model) and not self._has_input_steps):
             self.trained_model().save(directory / SAVED_MODEL)
 
     def state(self) -> State:

@@ -204,7 +204,7 @@ NETWORKS: dict[str, Callable[..., Any]] = {"cnn": cnn, "resnet18": resnet18, "vg
 NUMPY = ("softmax", "linear", "mlp")
 
 
-class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The settings from which one of the `NETWORKS` can be constructed again, stored with a saved model."""
 
     name: str
@@ -213,10 +213,12 @@ class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tokens: int
     target: Target
     options: dict[str, Any]
+    folder: str = ""
+    """Folder to which the option `weights` is relative; empty if there is no such option."""
 
     def construct(self) -> Model:
         """Return the network, untrained: the saved parameters are not set."""
-        inputs = Inputs(self.shape, self.classes, self.tokens, self.target)
+        inputs = Inputs(self.shape, self.classes, self.tokens, self.target, Path(self.folder))
         return make_model(self.name, inputs, self.options, seed=0)
 
 
@@ -236,8 +238,9 @@ def make_model(name: str, inputs: Inputs, options: dict[str, Any], seed: int, de
             import_torch()
             with seed_torch(seed):
                 network = TorchModel(NETWORKS[name](inputs, **options), inputs.target, device)
+            folder = str(inputs.folder.resolve()) if options.get("weights") else ""
             network.architecture = Architecture(
-                name, inputs.shape, inputs.classes, inputs.tokens, inputs.target, options
+                name, inputs.shape, inputs.classes, inputs.tokens, inputs.target, options, folder
             )
             return network
         maker: Callable[..., Any] = load_object(name, "the model (app.options.model)", Callable)  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ in *slices*: groups of a constant number of records, whose gradients are compute
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +21,7 @@ from dordis.privacy.scaling import Floats
 from dordis.rounds.app import RoundInfo
 from dordis.rounds.model import Numbers
 from dordis.rounds.records import DUMMY, Attempt, Places, RecordClient, is_independent
+from dordis.rounds.user_code import contain
 
 MOST_NUMBERS = 2**22
 """Largest number of coordinates of all gradients of a slice (`slice_width`), so that they fit in the cache."""
@@ -93,10 +94,10 @@ class LinearGradients(RecordGradients):
         self._model = model
 
     def rows(self, parameters: Numbers, x: Values, y: Labels) -> Reals:
-        """Return 2 (x w + b - y) (x, 1) for each record, where w are the weights and b is the bias."""
+        """Return 2 (x, 1) (x W + b - y)^T for each record, where W are the weights and b are the biases."""
         inputs = with_one(x)
-        weights = np.asarray(parameters, np.float64)[:, None]
-        return outer(inputs, 2 * (row_products(inputs, weights) - y[:, None]))
+        weights = np.asarray(parameters, np.float64).reshape(-1, self._model.outputs)
+        return outer(inputs, 2 * (row_products(inputs, weights) - y.reshape(len(y), -1)))
 
 
 class MlpGradients(RecordGradients):
@@ -117,7 +118,7 @@ class MlpGradients(RecordGradients):
         units = np.maximum(row_products(inputs, below), 0.0)
         hidden = with_one(units)
         scores = row_products(hidden, above)
-        r = 2 * (scores - y[:, None]) if model.target == "regression" else class_residuals(scores, y)
+        r = 2 * (scores - y.reshape(len(y), -1)) if model.target == "regression" else class_residuals(scores, y)
         back = row_products(r, np.ascontiguousarray(above[:-1].T)) * (units > 0)
         return np.concatenate([outer(inputs, back), outer(hidden, r)], axis=1)
 
@@ -210,9 +211,17 @@ def constant_arithmetic(torch: Any) -> Iterator[None]:
 
 
 def check_no_batch_statistics(module: Any) -> None:
-    """Raise InputError if a torch module has batch normalisation, which mixes the records of a batch."""
+    """Raise InputError if a torch module has batch normalisation, which mixes the records of a batch.
+
+    A layer that stays in evaluation mode is allowed if it has statistics, because it then uses these instead.
+    """
     norms = import_torch().nn.modules.batchnorm._BatchNorm
-    found = [name or type(layer).__name__ for name, layer in module.named_modules() if isinstance(layer, norms)]
+    module.train()  # a module of your own may keep some of its layers in evaluation mode
+    found = [
+        name or type(layer).__name__
+        for name, layer in module.named_modules()
+        if isinstance(layer, norms) and (layer.training or layer.running_mean is None)
+    ]
     if found:
         raise InputError(
             f"the layer '{found[0]}' normalises over the records of a batch, so that one record's gradient depends on "
@@ -266,9 +275,14 @@ class RecordLearner(RecordClient):
     def begin(self, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> None:
         """At the first call, test whether the rounding of a gradient depends on the other records of a slice.
 
-        If it does, the client computes the gradient of one record, or of one row of a record, at a time from now on.
+        If it does, or if a slice cannot be computed, the client computes the gradient of one record, or of one row of a
+        record, at a time from now on.
         """
-        if not self._tested and not is_independent(self, round, model, dim, attempt):
+
+        def test(work: Callable[[], Reals]) -> Reals | None:
+            return contain("the test of a slice of records", work, lambda text: None)
+
+        if not self._tested and not is_independent(self, round, model, dim, test):
             self._width = 1
         self._tested = True
 

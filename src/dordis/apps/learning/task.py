@@ -66,6 +66,8 @@ class LearningTask:
     """Summary of the client's own file by topic, for the owner; empty if the clients have no files of their own."""
     keys: Callable[[int], Sequence[Any] | None] = field(repr=False, default=lambda place: None)
     """A function from the zero-based index of a client to its rows' record ids, or to None if each row is a record."""
+    has_input_steps: bool = False
+    """Whether inputs were scaled, centred or mapped to features, so that the model alone does not take raw inputs."""
 
 
 def prepare_learning(settings: Settings, task: Task) -> LearningTask:
@@ -73,7 +75,9 @@ def prepare_learning(settings: Settings, task: Task) -> LearningTask:
     if settings.own_files:
         return own_files_task(settings, task)
     data = load(settings, task.folder, task.record)
-    data = data.centre_inputs() if settings.data == DIGITS and settings.centred is not False else data
+    centred = settings.data == DIGITS and settings.centred is not False
+    has_input_steps = centred or bool(settings.features) or data.scale != 1
+    data = data.centre_inputs() if centred else data
     if settings.features:
         from dordis.apps.learning.features import with_features
 
@@ -86,7 +90,7 @@ def prepare_learning(settings: Settings, task: Task) -> LearningTask:
     def build(inputs: Inputs) -> Model:
         return make_model(settings.model, inputs, settings.options, task.seed, settings.device)
 
-    return task_from_data(data, settings, task, build)
+    return replace(task_from_data(data, settings, task, build), has_input_steps=has_input_steps)
 
 
 def own_files_task(settings: Settings, task: Task) -> LearningTask:
@@ -168,6 +172,8 @@ IGNORED_SETTINGS = {
     "centred", "client", "data_dir", "features", "label", "own_files", "partition", "shape", "vocabulary"
 }  # fmt: skip
 """Settings that only apply to data read from files."""
+IGNORED_WITH_TABLE = IGNORED_SETTINGS - {"client", "label", "partition"}
+"""Settings that do not apply to tables; `Settings` refuses `client` and `label` beside a table."""
 
 
 def gather(
@@ -223,6 +229,8 @@ def _gather_table(
 ) -> LearningTask:
     if not isinstance(table, Table):
         raise InputError(f"table must be a dordis.Table(label=..., ...), not a {type(table).__name__}")
+    if unused := sorted(IGNORED_WITH_TABLE & set(given)):
+        raise InputError(f"{unused[0]} has no effect on a table that is given in Python: leave it out")
     data = read_tables(rows, test, table, task.record)
     assert data.encoder is not None  # noqa: S101  data of a table have an encoder
     clients = data.key_counts[0].size

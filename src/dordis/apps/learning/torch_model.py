@@ -38,6 +38,9 @@ SMALL = 2_000_000
 EVALUATED = 64
 """Number of inputs that are evaluated at once; it is small, so that the layers' outputs fit in the cache."""
 
+REFUSALS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError)
+"""What a module may raise for inputs that it cannot take."""
+
 
 class TorchModel(Model):
     """A torch module that maps inputs (n, ..) to scores (n, classes); its own parameters are the initial ones.
@@ -157,8 +160,9 @@ class TorchModel(Model):
         scores = self._try(self._inputs(x))
         if isinstance(scores, Exception):
             said = f"the module cannot take inputs of shape {x.shape[1:]}: {first_line(scores)}"
-            if x.dtype.kind in "iu" and not self._takes_integers:
-                said += f"; as whole numbers: {first_line(self._try(self._tensor(x, self._torch.int64)))}"
+            whole = self._try(self._tensor(x, self._torch.int64)) if x.dtype.kind in "iu" else None
+            if isinstance(whole, Exception) and not self._takes_integers:
+                said += f"; as whole numbers: {first_line(whole)}"
             raise InputError(said)
         if not isinstance(scores, self._torch.Tensor):
             raise InputError(
@@ -167,8 +171,11 @@ class TorchModel(Model):
             )
         if self._buffers:
             probe = copy.deepcopy(self._module).train()
-            with self._torch.no_grad(), seed_torch(0):
-                probe(self._inputs(x))
+            try:
+                with self._torch.no_grad(), seed_torch(0):
+                    probe(self._inputs(x))
+            except REFUSALS as error:
+                raise InputError(f"in training the module cannot take {len(x)} inputs: {first_line(error)}") from error
             check_buffers(probe, self._buffers)
         shape, n = tuple(scores.shape), len(x)
         each = {"classification": (classes,), "regression": (classes,), "next-token": (*x.shape[1:], classes)}[
@@ -234,8 +241,9 @@ class TorchModel(Model):
     def _inputs(self, x: Values) -> Any:
         """Return inputs as a tensor: int64 for whole numbers if the module accepts int64, else its number type."""
         if x.dtype.kind in "iu" and self._takes_integers is None:
-            zeros = self._tensor(np.zeros((1, *x.shape[1:]), np.int64), self._torch.int64)  # the same for all data
-            self._takes_integers = not isinstance(self._try(zeros), Exception)
+            likes = (np.full((1, *x.shape[1:]), token) for token in (0, 1))  # the same for all data; 0 may be padding
+            tried = (self._try(self._tensor(tokens, self._torch.int64)) for tokens in likes)
+            self._takes_integers = any(not isinstance(scores, Exception) for scores in tried)
         return self._tensor(x, self._torch.int64 if x.dtype.kind in "iu" and self._takes_integers else None)
 
     def _labels(self, y: Labels) -> Any:
@@ -252,7 +260,7 @@ class TorchModel(Model):
         try:
             with self._torch.no_grad():
                 return self._torch.func.functional_call(self._module.eval(), self._named, (x,))
-        except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError) as error:
+        except REFUSALS as error:
             return error
         finally:
             self._module.train(mode)

@@ -5,6 +5,8 @@ Exporting, to torch or ONNX, needs torch.  If the model was trained on a table, 
 empty cell as NaN, and a text as its index in the public list of categories, or -1 if it is not in the list.  The
 program clips, scales and encodes as in training.  It returns scores of the classes, or numbers in the units of the
 labels.  If training would refuse or skip a row for an empty cell in a numeric column, the program returns NaN for it.
+
+Without a table the program takes inputs of the module's shape; a built-in model takes each image as one flat row.
 """
 
 import io
@@ -14,7 +16,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import msgspec
 import numpy as np
@@ -67,12 +69,15 @@ class TrainedModel:
     """Frozen parameters and buffers of a torch module, by name, as they were read from a file."""
 
     @classmethod
-    def from_run(cls, directory: Path, model: Model | None, parameters: Floats) -> Self:
+    def from_run(cls, directory: Path, model: Model | None, parameters: Floats, target: str) -> Self:
         """Return the trained model of a run of `dordis.train`, from the caller's `model` and the trained `parameters`.
 
-        Frozen parameters and buffers of a torch module are read from the run's directory.
+        A torch module predicts for the run's `target`, and its frozen parameters and buffers are read from the run's
+        directory.  Raise InputError if they or the number of parameters do not fit `model`.
         """
+        check_size(model, parameters, directory)
         if isinstance(model, TorchModel):
+            model.target = cast(Target, target)
             model.restore_saved(directory)
         return cls(model, parameters)
 
@@ -103,7 +108,7 @@ class TrainedModel:
         try:
             return self.model.scores(self.parameters, x if unchanged else x.astype(np.float64))
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            raise InputError(f"the model cannot take inputs of shape {x.shape[1:]}: {first_line(error)}") from None
+            raise InputError(f"the model cannot take inputs of shape {x.shape[1:]}: {first_line(error)}") from error
 
     def predict(self, rows: Any) -> npt.NDArray[Any]:
         """Return the predictions for table rows or an array of inputs: classes, tokens, or numbers in label units."""
@@ -177,11 +182,18 @@ def read_model(path: Path, model: Model | None = None) -> TrainedModel:
     if description.format != FORMAT:
         raise InputError(f"{path} has the format '{description.format}', this version reads '{FORMAT}'")
     built = model if model is not None else _build(description)
-    if built is not None and built.dim != parameters.size:
-        raise InputError(f"{path} has {parameters.size} parameters, and the model has {built.dim}")
-    if fixed and isinstance(built, TorchModel):
-        built.restore_fixed(fixed)
+    check_size(built, parameters, path)
+    if isinstance(built, TorchModel):
+        built.target = cast(Target, description.target or built.target)
+        if fixed:
+            built.restore_fixed(fixed)
     return TrainedModel(built, parameters, description.encoder, description, fixed)
+
+
+def check_size(model: Model | None, parameters: Floats, path: Path) -> None:
+    """Raise InputError if the stored `parameters` are more or fewer than those of `model`; `path` names their file."""
+    if model is not None and model.dim != parameters.size:
+        raise InputError(f"{path} has {parameters.size} parameters, and the model has {model.dim}")
 
 
 def _as_npz(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
@@ -276,6 +288,7 @@ def _example_inputs(model: Model, example: Any) -> Any:
     array = as_array("the example", example)
     if array.ndim < 2 or not len(array):
         raise InputError(f"the example is an array of one or more inputs, not of shape {array.shape}")
+    array = flatten(array) if is_built_in(model) else array
     rows = np.concatenate([array, array]) if len(array) == 1 else array  # one row would fix the number at 1
     return torch.from_numpy(rows).to(torch.float32 if rows.dtype.kind == "f" else torch.int64)
 
@@ -308,7 +321,22 @@ def torch_module(model: Model, parameters: Floats) -> Any:
         raise InputError(f"a model of the class {type(model).__name__} is no torch module: export it yourself")
     for parameter in module.parameters():
         parameter.data = parameter.data.cpu().clone()  # for a view, torch would store the whole flat vector
-    return module
+    module = module.cpu().float()
+    return module if not isinstance(model, TorchModel) else with_class_scores(module, model)
+
+
+def with_class_scores(module: Any, model: TorchModel) -> Any:
+    """Return a torch module that computes one score for each class, also if `module` has one output for two classes."""
+
+    class Scores(import_torch().nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = module
+
+        def forward(self, rows: Any) -> Any:
+            return model._class_scores(self.model(rows))
+
+    return Scores() if model.target == "classification" else module
 
 
 def with_preprocessing(module: Any, encoder: Encoder) -> Any:

@@ -40,7 +40,8 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch: int = 0
     """Number of samples in a step; 0 is all."""
     lr: float = 4.0
-    """Learning rate of the clients; the default is at most 0.3 for `mlp` and torch models, and 0.001 for `adamw`."""
+    """Learning rate of the clients.  The default is at most 0.3 for `mlp` and torch models, 0.05 for regressions
+    without a table, and 0.001 for `adamw`."""
     momentum: float = 0.0
     """Momentum of the clients; for `adamw`, the weight of the past in the first moment."""
     proximal: float = 0.0
@@ -215,11 +216,17 @@ def check_buffers(module: Any, before: Mapping[str, Any]) -> None:
     """Raise InputError if training has changed a buffer of a module: its value differs from the one in `before`."""
     torch = import_torch()
     for name, buffer in module.named_buffers():
-        if name not in before or not torch.equal(buffer, before[name]):
+        same = name in before and (torch.equal(buffer, before[name]) or _equal_with_nan(buffer, before[name]))
+        if not same:
             raise InputError(
                 f"training changes the buffer '{name}' of the module, and no noise would protect what it holds: leave "
                 "buffers unchanged in forward"
             )
+
+
+def _equal_with_nan(one: Any, other: Any) -> bool:
+    """Tell whether two tensors are equal, where NaN equals NaN."""
+    return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
 
 
 def fixed_tensors(module: Any) -> dict[str, Any]:
