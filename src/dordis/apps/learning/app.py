@@ -133,8 +133,8 @@ class Server(AppServer):
     def export(self, directory: Path) -> None:
         """Write the trained model to a directory: the state_dict of a torch module, and the file `SAVED_MODEL`.
 
-        `SAVED_MODEL` is not written for a user's own model that was not trained on a table, nor for a model of inputs that
-        are scaled, centred or mapped to features: the file has no such step.
+        `SAVED_MODEL` is not written for a user's own model that was not trained on a table.  It is not written either
+        for a model of inputs that are scaled, centred or mapped to features: the file has no such step.
         """
         self._model.save(self.average_parameters(), directory)
         if self._encoder is not None or (is_built_in(self._model) and not self._has_input_steps):
