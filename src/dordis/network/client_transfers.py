@@ -1,8 +1,7 @@
 """HTTPS transfers of connected clients and of visiting clients; an interrupted transfer is resumed.
 
-A connected client gets requests on its control connection; it downloads models and sums, and uploads vectors, on other
-connections.  A visiting client makes single requests, each on its own connection.  It uploads its contribution again
-until the server accepts or refuses it.
+A connected client gets requests on its control connection, and downloads and uploads on other connections.  A
+visiting client makes single requests, each on its own connection, until its contribution is accepted or refused.
 """
 
 import asyncio
@@ -47,6 +46,7 @@ LARGEST_DOWNLOAD = 1 << 32
 REDIRECTED = "the server redirects this client to another address, which is refused"
 REFUSED = (CONFLICT, UNPROCESSABLE, 403, 413)
 """HTTP status codes with which a server refuses a contribution for good."""
+HOST = r"[\w-]{1,63}(\.[\w-]{1,63})*\.?|\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]"
 NOT_FOUND, RANGE_NOT_SATISFIABLE = 404, 416
 
 
@@ -65,7 +65,7 @@ class Address:
         Address(host='dordis.example', port=8765)
         """
         host, _, port = url.removeprefix("https://").rstrip("/").rpartition(":")
-        if not re.fullmatch(r"[\w-]{1,63}(\.[\w-]{1,63})*\.?|\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]", host) or not re.fullmatch("[0-9]{1,5}", port):
+        if not re.fullmatch(HOST, host) or not re.fullmatch("[0-9]{1,5}", port):
             raise InputError(f"the server's address must be https://host:port: got '{url}'")
         if not 0 < int(port) < 1 << 16:
             raise InputError(f"the port of the server's address must be from 1 to 65535: got '{url}'")
