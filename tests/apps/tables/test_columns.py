@@ -64,6 +64,27 @@ def test_a_file_with_semicolons_may_have_decimal_commas(tmp_path):
         read_columns(tmp_path / "commas.csv")
 
 
+@pytest.mark.parametrize("line", ["1,5;2", "1,5;2,7;3,1", "1,5\t2,5\t3,5", "1,5|2|3", '"1,5","2,5"', '"1,5";"2"', "1,5"])
+def test_a_private_row_with_decimal_commas_is_no_header(tmp_path, line):
+    path = tmp_path / "bare.csv"
+    path.write_text(f"{line}\n{line}\n")
+    with pytest.raises(InputError, match="the first line of .* holds numbers") as error:
+        read_header(path)
+    assert "1,5" not in str(error.value)
+    columns = as_columns(path, "")
+    assert columns.names == tuple(str(i + 1) for i in range(len(columns.names)))
+    assert len(columns) == 2
+    if ";" in line:
+        assert columns.numbers("1").tolist() == [1.5, 1.5]
+
+
+def test_a_semicolon_is_taken_for_the_delimiter_rather_than_as_many_commas(tmp_path):
+    (tmp_path / "table.csv").write_text("size, cm;place\n1,5;Ulm\n")
+    columns = as_columns(tmp_path / "table.csv", "")
+    assert columns.names == ("size, cm", "place")
+    assert columns.numbers("size, cm").tolist() == [1.5]
+
+
 def test_empty_cells_are_gaps_however_they_are_written():
     columns = as_columns({"a": ["1", "", "NA", "n/a", " ", None, float("nan"), "?", "2"]}, "")
     assert np.isnan(columns.numbers("a")).tolist() == [False, *[True] * 7, False]
