@@ -157,7 +157,10 @@ def _from_frame(frame: Any, where: str) -> Columns:
 
 
 def _from_mapping(columns: Mapping[Any, Any], where: str) -> Columns:
-    arrays = {str(name): np.asarray(values) for name, values in columns.items()}
+    try:
+        arrays = {str(name): np.asarray(values) for name, values in columns.items()}
+    except ValueError:  # a column of lists of different lengths
+        arrays = {}
     lengths = {array.shape for array in arrays.values()}
     if len(lengths) != 1 or len(next(iter(lengths))) != 1:
         raise InputError(f"{where}: all columns must be lists or arrays of the same length, such as [25] for one row")
