@@ -144,7 +144,8 @@ def traffic_chart(all_facts: Sequence[RunFacts]) -> BarChart:
     note = f"no message was sent in {', '.join(unsent)}" if unsent else ""
     if len(all_facts) == 1:
         one = format_bytes(all_facts[0].run.manifest.plan.upload_bytes)
-        note = f"no message was sent; one masked update would be {one}" if unsent else f"of the bytes sent, one masked update has {one}"
+        sent = f"of the bytes sent, one masked update has {one}"
+        note = f"no message was sent; one masked update would be {one}" if unsent else sent
     return _bars(all_facts, "Bytes per client", "bytes", layers, stacked=False, note=note)
 
 
