@@ -8,11 +8,18 @@ from typing import NamedTuple, get_args, get_type_hints
 import pytest
 
 import dordis
-from dordis.cli import main
+from dordis.apps.learning.torch_model import STATE_DICT
+from dordis.apps.learning.trained_model import SAVED_MODEL
+from dordis.apps.text.app import FILE as LANGUAGE_MODEL
+from dordis.cli import main, run_display
+from dordis.cli.commands import serve
 from dordis.cli.output import DONE
 from dordis.ledger.entries import Opened
+from dordis.network import deployment, resumable_rounds
 from dordis.network.messages import SUBPROTOCOL
 from dordis.privacy import skellam_noise
+from dordis.records import run_records
+from dordis.simulation import population
 from tests.cli.in_process import run_command
 from tests.page_runner import is_run_whole
 from tools import reference_pages
@@ -196,3 +203,20 @@ def test_the_recorded_first_minute_is_what_its_script_records_and_ended_well():
     assert typed == re.findall(r"^  say '(.*)'$", script.read_text(), re.MULTILINE)
     assert "20 of 20, all done" in recorded.read_text()
     assert "Traceback" not in recorded.read_text()
+
+
+def test_the_page_of_formats_names_every_file_that_a_run_may_have():
+    page = (ROOT / "docs" / "reference" / "formats.md").read_text()
+    names = [value for value in vars(run_records).values() if re.fullmatch(r"[a-z]+\.(toml|jsonl?|npz)", str(value))]
+    of_applications = [STATE_DICT, LANGUAGE_MODEL, SAVED_MODEL, "centre.npy"]
+    of_servers = [
+        resumable_rounds.FILE,
+        deployment.SECRET,
+        deployment.ARRIVALS,
+        population.SECRET,
+        run_display.TOKEN,
+        serve.ALERTS,
+    ]
+    assert len(names) > 8
+    for name in (*names, run_records.RECEIPTS, *of_applications, *of_servers):
+        assert f"`{name}" in page, name

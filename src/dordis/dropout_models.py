@@ -65,7 +65,7 @@ class NoDropout(_Kind, frozen=True, tag="none"):
 class Rate(_Kind, frozen=True, tag="rate"):
     """Of n invited clients floor(rate n) leave, chosen at random, each at one of the `stages`, also chosen at random.
 
-    By default `stages` are the requests of the protocol.  The requests `Invite` and `Train` may be named too.
+    `stages` are names of requests: by default all requests of the protocol.  `Invite` and `Train` are allowed too.
     """
 
     rate: Chance = 0.2

@@ -8,6 +8,7 @@
     │   ├── MissingExtra       an optional dependency is not installed
     │   ├── HopelessPlan       the noise of the planned run is much larger than its signal
     │   ├── UnusableUpdate     the update that an application prepared cannot be encoded
+    │   │   └── Diverged        the model or an update is too large or not finite, so no further round can succeed
     │   └── ParametersRefused  the parameters of a round break a rule, or this client's owner forbids them
     │       ├── ParticipationRefused  this client has taken part as often as its owner allows
     │       └── BudgetRefused  with the round this client would spend a larger epsilon than its owner allows
@@ -96,6 +97,10 @@ class NothingTrained(DordisError):
 
 class UnusableUpdate(InputError):
     """The update that a client's application prepared cannot be encoded: a mistake in the application."""
+
+
+class Diverged(UnusableUpdate):
+    """Training diverged: numbers of the model or of an update are not finite or too large; a new run is needed."""
 
 
 class ParametersRefused(InputError):

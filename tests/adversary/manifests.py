@@ -205,7 +205,7 @@ ATTACKS: tuple[Attack, ...] = (
         bring_back,
         refused_by="check_revocations (ParametersRefused)",
         stage="log-in",
-        checks=(names.MANIFESTS + "check_revocations",),
+        checks=(names.REVOCATIONS,),
     ),
     know_line,
     show_many_runs,

@@ -5,12 +5,13 @@ receipts to clients that kept their own."""
 
 import json
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from fractions import Fraction
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from msgspec.structs import replace
 from dordis import wire
 from dordis.config.reading import read_config
 from dordis.identity.keys import Keys
-from dordis.identity.registry import Registry
+from dordis.identity.registry import Member, Membership, Registry, RevokedKeys, SignedRegistry
 from dordis.ledger import ledger
 from dordis.ledger.receipt import FIRST, Receipt, read_receipt_files
 from dordis.ledger.verification import verify_run
@@ -43,10 +44,21 @@ from tests.adversary.session import Session
 from tests.ledger.charged_rounds import forge
 
 CLIENTS = 6
+ASSISTED: Mapping[str, object] = {
+    "federation.clients": 40,
+    "federation.per_round": 20,
+    "federation.rounds": 1,
+    "federation.arrival": "open",
+    "privacy.delta": 1e-5,
+    "protocol.use": "assisted",
+    "protocol.options.helpers": [41, 42, 43, 44],
+    "protocol.colluders": 1,
+}
+"""Settings of a run with helpers whose ids are not those of clients."""
 
 
-def job_of() -> SimulatedJob:
-    """Return a job of two rounds against a malicious server, with every message."""
+def job_of(more: Mapping[str, object] = MappingProxyType({})) -> SimulatedJob:
+    """Return a job of two rounds against a malicious server, with every message; `more` has further settings."""
     keys = {
         "federation.clients": CLIENTS,
         "federation.per_round": CLIENTS,
@@ -55,7 +67,7 @@ def job_of() -> SimulatedJob:
         "protocol.mode": "malicious",
         "simulation.dropout.kind": "none",
     }
-    config = read_config(keys=[f"{name}={value}" for name, value in keys.items()])
+    config = read_config(keys=[f"{name}={value}" for name, value in (keys | dict(more)).items()])
     return job_with_app(config, LastMean(), lambda u: FixedClient(np.full(LastMean.dim, 0.1)))
 
 
@@ -81,6 +93,24 @@ def present(session: Session, tamper: Callable[[Path], None], registry: Registry
         tamper(path)
         verified = verify_run(run_records.load_run(path), registry or registry_of(job_of()))
     return f"the auditor accepts {len(verified.receipts)} receipts"
+
+
+def present_revoked(session: Session) -> str:
+    """Make a run with the leaked keys of a helper that was revoked before, and have an auditor verify it."""
+    session.trail.stage = "verify"
+    job = job_of(ASSISTED)
+    identities = Identities(bytes(32), job.ids, job.job.protocol.helper_ids)
+    gone = identities.helpers[0]
+    leaked = Member.from_identity("helper", identities.registry.helpers[gone])
+    members = {int(u): Member.from_identity(f"c{u}", one) for u, one in identities.registry.items()}
+    rest = {int(h): Member.from_identity(f"h{h}", one) for h, one in identities.registry.helpers.items() if h != gone}
+    revoked = (RevokedKeys(int(gone), leaked, "2020-01-01T00:00:00Z", "its keys leaked"),)
+    with TemporaryDirectory() as folder:
+        under_way = Run.start(job.job, job.home(identities), Path(folder), "")
+        under_way.complete()
+        known = SignedRegistry(Membership(2, "2020-01-01T00:00:00Z", members | rest, revoked), b"")
+        verify_run(run_records.load_run(under_way.records.path), known)
+    return "the auditor accepts a quorum with a helper whose keys were revoked before the run"
 
 
 def keep(value: Any) -> Any:
@@ -287,6 +317,13 @@ ATTACKS: tuple[Attack, ...] = (
         partial(present, tamper=keep, registry=strangers()),
         refused_by="check_root (LedgerDamaged)",
         overlapping=(names.RECEIPT_ROOT, names.QUORUM_SIGNED),
+    ),
+    row(
+        "a run with a helper whose keys were revoked",
+        "The operator has the leaked keys of a helper that was revoked before the run began, and counts its quorum.",
+        present_revoked,
+        refused_by="check_keys_valid (LedgerDamaged)",
+        checks=(names.RECEIPT_KEYS,),
     ),
     row(
         "a receipt that was replaced after clients had seen it",

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dordis import protocol, wire
+from dordis.identity import revocations
 from dordis.ledger import combine_runs, receipt, verification
 from dordis.owner import directory, journal, manifest_checks, participation, policy
 from dordis.owner import receipts as kept_receipts
@@ -53,6 +54,7 @@ GUARDED = (
     participation,
     journal,
     receipt,
+    revocations,
     verification,
     combine_runs,
     manifest_checks,

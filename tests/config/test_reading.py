@@ -121,6 +121,8 @@ def test_the_commented_preset_is_the_default():
         ("protocol.mode=evil", "malicious, semi-honest"),
         ("privacy.noise.kind=loud", "xnoise, orig, early"),
         ("privacy.noise.scheme=loud", "exact, single"),
+        ("performance.chunks=few", "auto, a whole number of at least 1$"),
+        ("privacy.projection=few", "adaptive, auto, off, a whole number of at least 1$"),
         ("simulation.dropout.kind=loud", "none, rate, stages, fedscale, matrix"),
     ],
 )

@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 import pytest
-from aiohttp import web
+from aiohttp import InvalidURL, web
 
 from dordis.errors import InputError
 from dordis.network import client_transfers, upload_endpoint
@@ -25,6 +25,8 @@ pytestmark = pytest.mark.network
         ("https://::1:8765", "must be https://host:port"),
         ("https://me@localhost:8765", "must be https://host:port"),
         ("https://localhost:\u00b2", "must be https://host:port"),
+        ("https://a..b:8765", "must be https://host:port"),
+        (f"https://{'a' * 64}.example:8765", "must be https://host:port"),
         ("https://localhost:0", "from 1 to 65535"),
         ("https://localhost:99999", "from 1 to 65535"),
     ],
@@ -35,8 +37,16 @@ def test_an_address_that_nothing_can_be_at_is_refused(url, reason):
 
 
 def test_an_address_is_a_name_or_a_number():
-    for host in ("localhost", "dordis.example", "10.0.0.1", "[::1]", "[fe80::1%eth0]"):
+    for host in ("localhost", "dordis.example", "dordis.example.", "10.0.0.1", "[::1]", "[fe80::1%eth0]"):
         assert Address.from_url(f"https://{host}:8765/") == Address(host, 8765)
+
+
+def test_only_a_proxy_that_is_set_is_said_to_fail(monkeypatch):
+    for name in ("https_proxy", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    assert client_transfers.describe_error(InvalidURL("https://a..b")) == "the address is invalid: https://a..b"
+    monkeypatch.setenv("https_proxy", "nonsense")
+    assert client_transfers.describe_error(InvalidURL("nonsense")) == "the proxy in HTTPS_PROXY failed: nonsense"
 
 
 @pytest.mark.parametrize("limit", ["MOST_UPLOADS", "MOST_TRANSFERS"])

@@ -378,3 +378,7 @@ def test_what_is_reserved_is_the_least_that_any_number_of_dropouts_leaves(scheme
         for T in range(n - T_C):
             plan = NoisePlan(scheme, n, T, T_C, variance, reserve=min(1, n - T_C - 1))
             assert plan.reserved_variance() == min(plan.charged_variance(range(n - D), b"") for D in range(T + 1))
+
+
+def test_few_plans_stay_in_memory_whose_fields_a_server_chooses():
+    assert xnoise_components.read_noise_plan.cache_info().maxsize <= 32

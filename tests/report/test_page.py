@@ -13,7 +13,7 @@ from dordis.records import run_records
 from dordis.records.manifest import DEPLOYED
 from dordis.report.charts import LineChart, Series, draw_inline
 from dordis.report.facts import LedgerCheck, read_facts
-from dordis.report.figures import epsilon_chart
+from dordis.report.figures import epsilon_chart, traffic_chart
 from dordis.report.numbers import format_number
 from dordis.report.page import render_report, write_overview, write_report
 from tests.case_samples import sample_cases
@@ -314,3 +314,11 @@ def test_a_ledger_is_recomputed_for_the_report(tmp_path: Path) -> None:
     assert f"head {facts.ledger.summary.head}" in found.text
     assert f"run {facts.run_id}" in found.text
     assert f"6 epsilon stated; spent so far {format_number(facts.ledger.summary.epsilon)} of 6" in found.text
+
+
+def test_the_legend_of_the_traffic_says_in_which_direction_every_number_is(tmp_path: Path) -> None:
+    (facts,) = read_facts([make(tmp_path)])
+    chart = traffic_chart([facts])
+    names = ["sent, in all", "received, in all", "received: the model", "received: sums of missed rounds"]
+    assert [series.name for series in chart.series] == names
+    assert chart.note.startswith("of the bytes sent, one masked update has ")

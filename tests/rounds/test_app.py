@@ -55,6 +55,23 @@ def test_a_server_has_no_model_no_metrics_and_no_state_unless_it_says_so():
     assert (server.model().size, server.evaluate(), dict(server.state())) == (0, {}, {})
 
 
+def test_the_length_of_a_model_is_that_of_its_numbers_whatever_array_it_is():
+    class Tensor:
+        """An array like torch's, whose `size` is a method."""
+
+        def size(self):
+            return (2, 3)
+
+        def __array__(self, dtype=None, copy=None):
+            return np.zeros((2, 3), dtype)
+
+    class Modelled(Server):
+        def model(self):
+            return Tensor()
+
+    assert Modelled(3).model_lengths == (6,)
+
+
 def test_lengths_of_updates_are_whole_numbers_of_any_type():
     assert update_lengths(Server(np.int64(3))) == (3,)
     assert type(update_lengths(Server(np.int64(3)))[0]) is int

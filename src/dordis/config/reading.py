@@ -209,4 +209,6 @@ def _describe_choices(path: str, error: str, whole: type) -> str:
         inner = [field.type for kind in kinds for field in getattr(kind, "fields", ()) if field.encode_name == name]
         kinds = [one for kind in inner for one in getattr(kind, "types", (kind,))]
     words = words or [str(value) for kind in kinds for value in getattr(kind, "values", ())]
+    least = [kind.ge for kind in kinds if isinstance(kind, msgspec.inspect.IntType)]
+    words += [f"a whole number of at least {number}" for number in least if words]
     return f", it is one of {', '.join(words)}" if words else ""

@@ -19,6 +19,7 @@ from dordis import wire
 from dordis.crypto.suite import DEFAULT
 from dordis.errors import DordisError, InputError, LedgerDamaged
 from dordis.identity.registry import Registry, SignedRegistry, members_before, registry_with_helpers
+from dordis.identity.revocations import check_revocations
 from dordis.ledger import ledger
 from dordis.ledger.client_spending import Account
 from dordis.ledger.ledger import LedgerSummary
@@ -70,13 +71,15 @@ def verify_run(run: StoredRun, known: Registry | SignedRegistry | None = None) -
     """Verify all files of a run; raise LedgerDamaged if they disagree, or if a receipt does not verify.
 
     Signatures are verified with the keys of the registry `known`, or else of the registry that the server stored with
-    the run.  The run's members in each of these two registries must have the root that the manifest states.
+    the run.  The run's members in each of these two registries must have the root that the manifest states.  If `known`
+    is signed, none of their keys may have been revoked before the run began.
     """
     registry = None
     for source in (read_stored_registry(run), known):
         if source is not None:
             registry = members_at_start(source, run.manifest)
             check_root(registry, run)
+            check_keys_valid(source, registry, run.manifest)
     summary = check_evidence(run)
     receipts = read_receipts(run)
     signing = None if run.manifest.fidelity == "ideal" else registry  # in ideal runs no message is sent or signed
@@ -101,6 +104,16 @@ def members_at_start(known: Registry | SignedRegistry, manifest: Manifest) -> Re
         helpers = manifest.assistance.helpers if manifest.assistance else ()
         known = members_before(registry_with_helpers(known, helpers), known.membership.revoked, listed or {})
     return known.restrict(listed or known)
+
+
+def check_keys_valid(known: Registry | SignedRegistry, members: Registry, manifest: Manifest) -> None:
+    """Raise LedgerDamaged if the signed registry `known` says that keys of a run were revoked before it began."""
+    if not isinstance(known, SignedRegistry):
+        return
+    try:
+        check_revocations(manifest, members, known.membership.revoked)
+    except DordisError as error:
+        raise LedgerDamaged(f"the run does not verify: {error}") from None
 
 
 def read_stored_registry(run: StoredRun) -> Registry | None:

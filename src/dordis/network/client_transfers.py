@@ -1,8 +1,7 @@
 """HTTPS transfers of connected clients and of visiting clients; an interrupted transfer is resumed.
 
-A connected client gets requests on its control connection; it downloads models and sums, and uploads vectors, on other
-connections.  A visiting client makes single requests, each on its own connection.  It uploads its contribution again
-until the server accepts or refuses it.
+A connected client gets requests on its control connection, and downloads and uploads on other connections.  A
+visiting client makes single requests, each on its own connection, until its contribution is accepted or refused.
 """
 
 import asyncio
@@ -15,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.request import getproxies
 
 import aiohttp
 from aiohttp import ClientResponse, ClientSession, ClientTimeout
@@ -44,11 +44,10 @@ STALL = 60.0
 LARGEST_DOWNLOAD = 1 << 32
 """Largest download of one message, in bytes."""
 REDIRECTED = "the server redirects this client to another address, which is refused"
-REDIRECTS = (301, 302, 303, 307, 308)
 REFUSED = (CONFLICT, UNPROCESSABLE, 403, 413)
 """HTTP status codes with which a server refuses a contribution for good."""
+HOST = r"[\w-]{1,63}(\.[\w-]{1,63})*\.?|\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]"
 NOT_FOUND, RANGE_NOT_SATISFIABLE = 404, 416
-PROXY_ERRORS = (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError, aiohttp.InvalidURL)
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class Address:
         Address(host='dordis.example', port=8765)
         """
         host, _, port = url.removeprefix("https://").rstrip("/").rpartition(":")
-        if not re.fullmatch(r"[\w.-]+|\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]", host) or not re.fullmatch("[0-9]{1,5}", port):
+        if not re.fullmatch(HOST, host) or not re.fullmatch("[0-9]{1,5}", port):
             raise InputError(f"the server's address must be https://host:port: got '{url}'")
         if not 0 < int(port) < 1 << 16:
             raise InputError(f"the port of the server's address must be from 1 to 65535: got '{url}'")
@@ -225,7 +224,9 @@ async def _pause(attempt: int, error: BaseException) -> None:
 
 def describe_error(error: BaseException) -> str:
     """Return why a connection or transfer failed: in words for a TLS error, else the error's message or class name."""
-    where = "the proxy in HTTPS_PROXY failed: " if isinstance(error, PROXY_ERRORS) else ""
+    where = ""
+    if isinstance(error, aiohttp.ClientProxyConnectionError | aiohttp.ClientHttpProxyError | aiohttp.InvalidURL):
+        where = "the proxy in HTTPS_PROXY failed: " if "https" in getproxies() else "the address is invalid: "
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         error = error.certificate_error
     elif isinstance(error, aiohttp.ClientConnectorError):
@@ -356,8 +357,7 @@ class VisitorRequests:
 async def check_admitted(response: ClientResponse, method: str) -> None:
     """Raise LoginRefused if the server refuses this version, ServerBusy for HTTP 503, ClientError for a redirect.
 
-    For a GET also raise LoginRefused if the server refuses this client (HTTP 403), and ClientError for any other HTTP
-    error except GONE.
+    For a GET also raise LoginRefused for HTTP 403, and ClientError for any other HTTP error except GONE.
     """
     check_not_busy(response.status, response.headers)
     if response.status == 426:
@@ -367,7 +367,7 @@ async def check_admitted(response: ClientResponse, method: str) -> None:
         raise LoginRefused(f"the server refused: {''.join(c if c.isprintable() else '?' for c in reason[:200])}")
     if method == "GET" and response.status != GONE:
         response.raise_for_status()
-    if response.status in REDIRECTS:
+    if response.status in (301, 302, 303, 307, 308):
         raise aiohttp.ClientConnectionError(REDIRECTED)
 
 

@@ -20,12 +20,13 @@ from dordis.config.schema import Closing, Federation
 from dordis.errors import DordisError, InputError, MalformedMessage, ParametersRefused
 from dordis.identity.keys import ClientCredentials, load_client_credentials
 from dordis.identity.registry import Registry, SignedRegistry, members_before, registry_with_helpers
+from dordis.identity.revocations import check_revocations
 from dordis.network.authentication import LoginCredentials, utc_now
 from dordis.network.client import Participant
 from dordis.network.client_transfers import Address
 from dordis.network.helper_directory import COUNT, BoxJournal, FileHelperStore, ServedRounds
 from dordis.network.messages import Welcome
-from dordis.owner.manifest_checks import check_members, check_revocations, check_run_hash, read_manifest, run_beacon
+from dordis.owner.manifest_checks import check_members, check_run_hash, read_manifest, run_beacon
 from dordis.protocol import Message
 from dordis.protocols.assisted import ASSISTED
 from dordis.protocols.assisted.helper import DAY, KEYS_AHEAD, AssistedHelper, HelperPolicy, erase_expired_keys
@@ -98,7 +99,7 @@ class HelperInstallation:
         check_named(int(me), helpers)
         members = members_before(registry_with_helpers(signed, helpers), revoked, manifest.members or {})
         check_members(manifest, members, manifest.clients)
-        check_revocations(manifest, revoked)
+        check_revocations(manifest, members, revoked)
         lifetime, store = key_lifetime(manifest), self.open_store()
         check_key_days(lifetime, self.policy.key_days)
         helper = AssistedHelper(

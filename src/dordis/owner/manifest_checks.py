@@ -9,13 +9,13 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
 from dordis.errors import MalformedMessage, ParametersRefused, ProtocolError
 from dordis.identity.registry import Registry, RevokedKeys, members_before
+from dordis.identity.revocations import check_revocations, creation_time, printable
 from dordis.protocol import ClientId
 from dordis.records.manifest import Manifest
 from dordis.selection.beacon import FileBeacon
@@ -24,8 +24,6 @@ LARGEST = 1 << 20
 """Largest size of a manifest in bytes, without its members; usual manifests have about 5,000."""
 MEMBER_BYTES = 64
 """Largest size of a member in bytes: its id and the fingerprint of its keys."""
-CLOCK_ERROR = timedelta(minutes=10)
-"""Largest difference between the clocks of the authority and a server that the checks tolerate."""
 ROUNDING = 1e-9
 """Largest relative difference of two numbers that is attributed to rounding on different machines."""
 MAY_DIFFER = frozenset(
@@ -71,7 +69,7 @@ def read_manifest(data: bytes, members: int) -> Manifest:
     try:
         return msgspec.json.decode(data, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedMessage(f"the manifest of the run cannot be read: {_printable(str(error))}") from None
+        raise MalformedMessage(f"the manifest of the run cannot be read: {printable(str(error))}") from None
 
 
 def run_beacon(manifest: Manifest, published: FileBeacon) -> FileBeacon:
@@ -82,17 +80,6 @@ def run_beacon(manifest: Manifest, published: FileBeacon) -> FileBeacon:
     if manifest.first_line is None or manifest.first_line < 0:
         raise ParametersRefused("the manifest names no first line of the beacon, which this run needs")
     return replace(published, first=manifest.first_line, after=creation_time(manifest))
-
-
-def creation_time(manifest: Manifest) -> datetime:
-    """Return the creation time in a manifest; raise MalformedMessage if it is not a time in UTC."""
-    try:
-        date = datetime.fromisoformat(manifest.created)
-    except ValueError:
-        date = datetime.max
-    if date.tzinfo != UTC:
-        raise MalformedMessage("the date of the run's manifest is not a time in UTC")
-    return date
 
 
 def check_run_hash(run: bytes, manifest: bytes) -> None:
@@ -108,7 +95,7 @@ def run_members(
 
     Members that joined later are left out, and keys that were revoked later are listed again.  The server's manifest
     is `theirs`.  Raise ParametersRefused if it does not list client `me`, or does not list exactly these members, or
-    not `planned` of them, or if it lists keys that were revoked before the run began.
+    not `planned` of them, or if it names a client or helper whose keys were revoked before the run began.
     """
     listed = theirs.members or {}
     if me not in listed:
@@ -117,7 +104,7 @@ def run_members(
         )
     members = members_before(own, revoked, listed)
     check_members(theirs, members, planned)
-    check_revocations(theirs, revoked)
+    check_revocations(theirs, members, revoked)
     return members
 
 
@@ -128,7 +115,7 @@ def check_members(theirs: Manifest, members: Registry, planned: int) -> None:
         if listed.get(u) != known.get(u):
             raise ParametersRefused(
                 "the members of the server's run are not those of this client's registry: client "
-                f"{_printable(str(u))} is {_describe_member(listed.get(u))} in the manifest of the run and "
+                f"{printable(str(u))} is {_describe_member(listed.get(u))} in the manifest of the run and "
                 f"{_describe_member(known.get(u))} in the registry. Get the newest registry"
             )
     if len(listed) != planned:
@@ -138,21 +125,8 @@ def check_members(theirs: Manifest, members: Registry, planned: int) -> None:
         )
 
 
-def check_revocations(theirs: Manifest, revoked: Sequence[RevokedKeys]) -> None:
-    """Raise ParametersRefused if the manifest lists keys revoked more than CLOCK_ERROR before the run began."""
-    listed = theirs.members or {}
-    for gone in revoked:
-        if listed.get(gone.client) != gone.fingerprint:
-            continue
-        if creation_time(theirs) > datetime.fromisoformat(gone.when) + CLOCK_ERROR:
-            raise ParametersRefused(
-                f"the server's run began on {_printable(theirs.created)} with keys of client {gone.client} "
-                f"('{gone.keys.name}') that were revoked on {gone.when}: the server needs the newest registry"
-            )
-
-
 def _describe_member(fingerprint: str | None) -> str:
-    return "not a member" if fingerprint is None else f"a member with keys {_printable(fingerprint)}"
+    return "not a member" if fingerprint is None else f"a member with keys {printable(fingerprint)}"
 
 
 def check_agreed(theirs: Manifest, own: Manifest) -> None:
@@ -190,15 +164,10 @@ def _difference(own: Any, theirs: Any, field: str = "") -> tuple[str, str, str] 
         return None
     if type(own) is type(theirs) and own == theirs:
         return None
-    return _printable(field), _describe_value(own), _describe_value(theirs)
+    return printable(field), _describe_value(own), _describe_value(theirs)
 
 
 def _describe_value(value: Any) -> str:
     if isinstance(value, dict | list):
         return f"a {'table' if isinstance(value, dict) else 'list'} of {len(value)}"
-    return "not there" if value is None else _printable(str(value))
-
-
-def _printable(text: str) -> str:
-    """Return the first 80 characters of a server's text, safe to print: control characters are replaced."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:80])
+    return "not there" if value is None else printable(str(value))

@@ -203,7 +203,7 @@ def parse_variance(text: str) -> Fraction:
     return Fraction(text)
 
 
-@lru_cache(maxsize=1 << 8)
+@lru_cache(maxsize=32)  # the server chooses the fields, and a plan may have 1,023 fractions
 def read_noise_plan(
     scheme: str, clients: int, tolerance: int, colluders: int, variance: str, fraction: int, reserve: int
 ) -> NoisePlan:

@@ -135,16 +135,17 @@ def stage_seconds_chart(all_facts: Sequence[RunFacts]) -> BarChart:
 def traffic_chart(all_facts: Sequence[RunFacts]) -> BarChart:
     """Return a bar chart of the mean bytes that a client sends and receives in a round."""
     layers: dict[str, _Measure] = {
-        "up": lambda record: bytes_per_client(record.up, record),
-        "down": lambda record: bytes_per_client(record.down, record),
-        "of it the model": lambda record: bytes_per_client(record.model_bytes, record),
-        "of it missed sums": lambda record: bytes_per_client(record.replay_bytes, record),
+        "sent, in all": lambda record: bytes_per_client(record.up, record),
+        "received, in all": lambda record: bytes_per_client(record.down, record),
+        "received: the model": lambda record: bytes_per_client(record.model_bytes, record),
+        "received: sums of missed rounds": lambda record: bytes_per_client(record.replay_bytes, record),
     }
     unsent = [facts.label for facts in all_facts if all(record.up is None for record in facts.run.rounds)]
     note = f"no message was sent in {', '.join(unsent)}" if unsent else ""
     if len(all_facts) == 1:
         one = format_bytes(all_facts[0].run.manifest.plan.upload_bytes)
-        note = f"no message was sent; one masked update would be {one}" if unsent else f"of it one masked update: {one}"
+        sent = f"of the bytes sent, one masked update has {one}"
+        note = f"no message was sent; one masked update would be {one}" if unsent else sent
     return _bars(all_facts, "Bytes per client", "bytes", layers, stacked=False, note=note)
 
 

@@ -16,7 +16,7 @@ from dordis.errors import InputError
 from dordis.privacy.further_releases import FurtherValue
 from dordis.privacy.scaling import Floats
 from dordis.protocols.encoded_sums import Aggregate
-from dordis.rounds.model import Numbers
+from dordis.rounds.model import ModelBytes, Numbers
 
 State = Mapping[str, npt.NDArray[Any]]
 Made = TypeVar("Made")
@@ -90,7 +90,7 @@ class AppServer(ABC):
     @property
     def model_lengths(self) -> tuple[int, ...]:
         """Return all lengths that the model may have in this run."""
-        return (np.size(self.model()),)
+        return (ModelBytes.from_numbers(self.model(), self.dtype).array.size,)
 
     @property
     def measured(self) -> str:

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import numpy.typing as npt
 
-from dordis.errors import InputError
+from dordis.errors import Diverged, InputError
 from dordis.protocols.limits import LARGEST_WEIGHT
 
 PIECE = 1 << 20
@@ -39,7 +39,8 @@ class ModelBytes:
         if values is None:
             raise InputError("a model is an array of numbers, not None: return np.zeros(0) if there is none")
         try:
-            numbers = np.ascontiguousarray(values, dtype)
+            with np.errstate(over="ignore"):  # `check_trained` refuses infinite numbers
+                numbers = np.ascontiguousarray(values, dtype)
         except (TypeError, ValueError, RuntimeError) as error:
             raise InputError(f"a model is an array of numbers, not {type(values).__name__}: {error}") from None
         return cls.read(dtype, numbers.tobytes())
@@ -75,9 +76,9 @@ def digest(dtype: str, data: bytes) -> bytes:
 
 
 def check_trained(model: ModelBytes) -> ModelBytes:
-    """Return `model` unchanged; raise InputError if its numbers are not finite, or too large for clients to accept."""
+    """Return `model` unchanged; raise Diverged if its numbers are not finite, or too large for clients to accept."""
     if not model.largest <= LARGEST_WEIGHT:
-        raise InputError(
+        raise Diverged(
             f"the model has numbers that are not finite or beyond {LARGEST_WEIGHT}: training diverged, so pass a lower "
             "learning rate"
         )

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dordis.errors import Aborted, DordisError, InputError, UnusableUpdate
+from dordis.errors import Aborted, Diverged, DordisError, InputError, UnusableUpdate
 from dordis.kernels.reals import is_finite
 from dordis.privacy.scaling import Floats
 from dordis.protocols.parameters import RUN_BYTES
@@ -98,14 +98,14 @@ class UserCode:
         return work()
 
     def encode(self, what: str, work: Callable[[], Result], dim: int) -> Result | None:
-        """Return the result of `work` on an update of `dim` coordinates; an InputError becomes an UnusableUpdate.
+        """Return the result of `work` on an update of `dim` coordinates; an InputError becomes Diverged.
 
         In deployments the duration must not depend on the update.
         """
         try:
             return work()
         except InputError as error:
-            raise UnusableUpdate(f"{what} failed ({error}): if training diverged, pass a lower learning rate") from None
+            raise Diverged(f"{what} failed ({error}): if training diverged, pass a lower learning rate") from None
 
     def notify(self, what: str, work: Callable[[], None]) -> None:
         """Run `work`, now or later; no answer of the client may depend on it."""
@@ -190,7 +190,8 @@ def usable_update(
             update: Floats = np.asarray(prepared, stored_as or usual, order="C")  # copies only if needed
         check_update(update, dim)
     except InputError as error:
-        raise UnusableUpdate(f"the update of {whose} is not usable: {error}") from None
+        kind = Diverged if isinstance(error, Diverged) else UnusableUpdate
+        raise kind(f"the update of {whose} is not usable: {error}") from None
     return update
 
 

@@ -308,7 +308,7 @@ class Coordinator:
         return candidates, min((able[u] for u in candidates), default=None)
 
     def _model(self) -> ModelBytes:
-        """Return the application's model, from which clients train next; raise InputError if training diverged."""
+        """Return the application's model, from which clients train next; raise Diverged if training diverged."""
         return check_trained(ModelBytes.from_numbers(self._app.model(), self._app.dtype))
 
     def _invitation(

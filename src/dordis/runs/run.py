@@ -12,7 +12,7 @@ import msgspec
 from dordis import __version__
 from dordis.config.schema import RunConfig
 from dordis.durable_files import lock_directory
-from dordis.errors import BudgetExceeded, InputError, RoundFailed
+from dordis.errors import BudgetExceeded, Diverged, InputError, RoundFailed
 from dordis.identity.registry import Registry
 from dordis.kernels.ring import packed_size
 from dordis.ledger import verification
@@ -256,7 +256,7 @@ class Run:
     ) -> RunOutcome:
         """Run the remaining rounds, call `told` with each finished round, and return the outcome of the run.
 
-        If a round fails for good, or the user interrupts the run, record this as the end of the run and raise.
+        If a round fails for good, training diverges or the user interrupts the run, record this end and raise.
         """
         try:
             early = self.home.fidelity == DEPLOYED and self.job.app.evaluates_beside
@@ -264,17 +264,28 @@ class Run:
                 told(finished)
         except BudgetExceeded as error:
             self.over_budget = error
-        except RoundFailed:
-            self.close("failed")
+        except (RoundFailed, Diverged) as error:
+            self._close_after(error, "failed")
             raise
-        except KeyboardInterrupt:
-            self.close("interrupted")
+        except KeyboardInterrupt as error:
+            self._close_after(error, "interrupted")
             raise
         return self.close("rounds" if self.over_budget is None else "budget")
 
     def close(self, stopped: str) -> RunOutcome:
         """Record and return the outcome of a run that ended for the reason `stopped`."""
         self.job.app.export(self.records.path)
+        return self._record_end(stopped)
+
+    def _close_after(self, cause: BaseException, stopped: str) -> None:
+        """Close the run after the error `cause`, which gets a note about every error that follows from it."""
+        for step in (lambda: self.job.app.export(self.records.path), lambda: self._record_end(stopped)):
+            try:
+                step()
+            except Exception as error:  # noqa: BLE001  it must not hide the first error
+                cause.add_note(f"then the end of the run could not be recorded: {error}")
+
+    def _record_end(self, stopped: str) -> RunOutcome:
         run = run_records.load_run(self.records.path)
         stated = None if self._ledger is None else self._ledger.stated(run.manifest, run.evident)
         result = RunOutcome(

@@ -64,6 +64,33 @@ def test_a_file_with_semicolons_may_have_decimal_commas(tmp_path):
         read_columns(tmp_path / "commas.csv")
 
 
+@pytest.mark.parametrize("line", ["1,5;2", "1,5;2,7;3,1", "1,5\t2,5\t3", "1,5|2|3", '"1,5","2,5"', '"1,5";"2"', "1,5"])
+def test_a_private_row_with_decimal_commas_is_no_header(tmp_path, line):
+    path = tmp_path / "bare.csv"
+    path.write_text(f"{line}\n{line}\n")
+    with pytest.raises(InputError, match="holds numbers: put a line") as error:
+        read_header(path)
+    assert "1,5" not in str(error.value)
+    columns = as_columns(path, "")
+    assert columns.names == tuple(str(i + 1) for i in range(len(columns.names)))
+    assert len(columns) == 2
+    if ";" in line:
+        assert columns.numbers("1").tolist() == [1.5, 1.5]
+
+
+def test_a_semicolon_is_taken_for_the_delimiter_rather_than_as_many_commas(tmp_path):
+    (tmp_path / "table.csv").write_text("size, cm;place\n1,5;Ulm\n")
+    columns = as_columns(tmp_path / "table.csv", "")
+    assert columns.names == ("size, cm", "place")
+    assert columns.numbers("size, cm").tolist() == [1.5]
+
+
+@pytest.mark.parametrize("table", [{"a": [[1, 2], [3]]}, {"a": [1, 2], "b": [3]}, {"a": {1, 2}}, {}])
+def test_columns_that_are_no_rows_of_cells_are_one_clear_error(table):
+    with pytest.raises(InputError, match="t: all columns must be lists or arrays of the same length"):
+        as_columns(table, "t")
+
+
 def test_empty_cells_are_gaps_however_they_are_written():
     columns = as_columns({"a": ["1", "", "NA", "n/a", " ", None, float("nan"), "?", "2"]}, "")
     assert np.isnan(columns.numbers("a")).tolist() == [False, *[True] * 7, False]

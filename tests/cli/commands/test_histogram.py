@@ -99,3 +99,14 @@ def test_a_large_delta_is_warned_about(tmp_path: Path) -> None:
     arguments = ("histogram", path, "--edges", "30,60", "--epsilon", 1)
     assert "one over the clients" in dordis(*arguments, "--delta", 0.004, "--json").stdout
     assert "one over the clients" not in dordis(*arguments, "--json").stdout
+
+
+def test_labels_of_times_in_milliseconds_are_not_cut_at_eighty_columns(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    path, first = tmp_path / "times.csv", 1_700_000_000_000
+    path.write_text("stamp\n" + "".join(f"{first + 1000 * i}\n" for i in range(500)))
+    shown = dordis("histogram", path, "--epsilon", "8", "--bins", "12", "--bounds", f"{first},{first + 86_400_000}")
+    assert "…" not in shown.stdout
+    assert "1.700079e+12 .. 1.700086e+12" in shown.stdout
+    assert "█" in shown.stdout
+    assert max(map(len, shown.stdout.split("epsilon")[0].splitlines())) <= 80

@@ -56,3 +56,15 @@ def test_a_configuration_without_a_table_is_refused(tmp_path):
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "dordis init" in refused.stderr
     assert not (tmp_path / "data.ledger").exists()
+
+
+def test_a_column_without_a_name_is_listed(tmp_path):
+    (tmp_path / "people.csv").write_text(",age,\n1,2,3\n")
+    nameless = "'' (the column without a name)"
+    shown = dordis("data", "people.csv", "--json", cwd=tmp_path)
+    assert json.loads(shown.stdout)["columns"] == f"{nameless}, age, {nameless}"
+
+
+def test_a_table_that_does_not_exist_is_not_asked_to_be_described(tmp_path):
+    refused = dordis("run", "-c", "app.options.data=absent.csv", cwd=tmp_path)
+    assert (refused.returncode, refused.stderr) == (2, "dordis: there is no file absent.csv\n")

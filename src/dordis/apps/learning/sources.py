@@ -253,6 +253,8 @@ def _tables(path: Path, settings: "Settings", home: Path, record: str) -> Datase
     table = settings.table
     if table is None and settings.label:
         table = Table(label=settings.label, client=settings.client)
+    if not path.exists():
+        raise InputError(f"there is no file {path}")
     if table is None:
         raise InputError(
             f"{path.name} needs a description, [app.options.table] with label, client, ranges and categories: "

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dordis.apps.learning.partitioned_data import Indices, Labels
-from dordis.errors import InputError, MissingExtra
+from dordis.errors import Diverged, InputError, MissingExtra
 from dordis.kernels.reals import is_finite
 from dordis.privacy.scaling import Floats
 
@@ -99,9 +99,9 @@ def train(
 
 
 def check_converged(update: Floats, how: Training) -> None:
-    """Raise InputError if an update is not finite, because training diverged."""
+    """Raise Diverged if an update is not finite, because training diverged."""
     if not is_finite(update):
-        raise InputError(f"training diverged at a learning rate of {how.lr:g}: pass a lower one")
+        raise Diverged(f"training diverged at a learning rate of {how.lr:g}: pass a lower one")
 
 
 def make_stepper(how: Training) -> Callable[[Floats, Floats], Floats]:

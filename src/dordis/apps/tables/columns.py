@@ -157,7 +157,10 @@ def _from_frame(frame: Any, where: str) -> Columns:
 
 
 def _from_mapping(columns: Mapping[Any, Any], where: str) -> Columns:
-    arrays = {str(name): np.asarray(values) for name, values in columns.items()}
+    try:
+        arrays = {str(name): np.asarray(values) for name, values in columns.items()}
+    except ValueError:  # a column of lists of different lengths
+        arrays = {}
     lengths = {array.shape for array in arrays.values()}
     if len(lengths) != 1 or len(next(iter(lengths))) != 1:
         raise InputError(f"{where}: all columns must be lists or arrays of the same length, such as [25] for one row")
@@ -239,7 +242,7 @@ def read_cells(path: Path) -> Cells:
     """
     delimiter, lines = _read_lines(path)
     first = lines[0][1]
-    headed = any(_number(cell, delimiter) is None for cell in first)
+    headed = not _are_numbers(first)
     names = [cell.strip() for cell in first] if headed else [str(i) for i in range(1, len(first) + 1)]
     lines = lines[1:] if headed else lines
     if not lines:
@@ -281,7 +284,7 @@ def read_header(path: Path) -> tuple[str, ...]:
         raise InputError(f"{path} is not a CSV file: its first line has a cell of more than 131072 letters") from None
     if not names:
         raise InputError(f"{path} is empty: its first line must have the names of the columns")
-    if all(_number(name, delimiter) is not None for name in names):
+    if _are_numbers(names):
         raise InputError(f"the first line of {path} holds numbers: put a line with the names of the columns before it")
     return tuple(name.strip() for name in names)
 
@@ -301,10 +304,22 @@ def _read_first_line(path: Path) -> str:
 def find_delimiter(header: str) -> str:
     """Return the delimiter that occurs most often in a header; return a comma if no delimiter occurs.
 
-    >>> find_delimiter("age;weight, in kg;height"), find_delimiter("age")
-    (';', ',')
+    Of several delimiters that occur equally often, ";" is taken, or the first in `_DELIMITERS`.  In a line of numbers
+    with decimal commas, the delimiter is the one that leaves numbers.
+
+    >>> find_delimiter("age;weight, in kg;height"), find_delimiter("age"), find_delimiter("1,5;2,5")
+    (';', ',', ';')
     """
-    return max(_DELIMITERS, key=header.count)
+    for delimiter in (";", "\t", "|"):
+        if delimiter in header and _are_numbers([cell.strip(' "') for cell in header.split(delimiter)]):
+            return delimiter
+    most = max(_DELIMITERS, key=header.count)
+    return ";" if ";" in header and header.count(";") == header.count(most) else most
+
+
+def _are_numbers(line: Iterable[str]) -> bool:
+    """Tell whether all cells of a line are numbers, which may have decimal commas: then the line is no header."""
+    return all(_number(cell, ";") is not None for cell in line)
 
 
 def _read_lines(path: Path) -> tuple[str, Lines]:

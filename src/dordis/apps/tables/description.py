@@ -59,8 +59,13 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         _check_roles(self)
         pairs = self.ranges.items() if isinstance(self.ranges, dict) else [("all columns", self.ranges)]
         for name, pair in pairs:
-            if len(pair) != 2 or not all(map(_is_finite, pair)) or pair[0] >= pair[1]:
+            if not isinstance(name, str):
+                raise InputError(f"ranges of a table are given by the names of columns, not by {name!r}")
+            if not isinstance(pair, tuple) or len(pair) != 2 or not all(map(_is_finite, pair)) or pair[0] >= pair[1]:
                 raise InputError(f"the range of '{name}' must be two finite numbers, the lower one first")
+        for name, gap in (self.gaps if isinstance(self.gaps, dict) else {"all columns": self.gaps}).items():
+            if not isinstance(gap, str) and not _is_finite(gap):
+                raise InputError(f"the gaps of '{name}' must be filled with a finite number, not with {gap}")
         for name, values in self.categories.items():
             texts = [normalise(value) for value in values]
             if not texts or len(set(texts)) != len(texts):
@@ -75,7 +80,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         Never pass private rows: their smallest and largest values would be published.
         """
         columns = as_columns(sample, "the public sample")
-        labels = (label,) if isinstance(label, str) else tuple(label)
+        labels = (label,) if isinstance(label, str) else tuple(_plain(label))
         for name in (*labels, *filter(None, [client])):
             if name not in columns.names:
                 raise InputError(f"{columns.where} has no column '{name}': its columns are {', '.join(columns.names)}")
@@ -159,11 +164,13 @@ def _plain(value: Any) -> Any:
         return _plain(value.tolist())
     if isinstance(value, Mapping):
         return {_plain(key): _plain(item) for key, item in value.items()}
-    return tuple(map(_plain, value)) if isinstance(value, list | tuple | set | frozenset) else value
+    if isinstance(value, set | frozenset):  # its order differs from process to process, and that of classes counts
+        raise InputError("the description of a table holds a set, which has no order: pass a list instead")
+    return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value
 
 
 def _is_finite(end: object) -> bool:
-    return isinstance(end, int | float) and math.isfinite(end)
+    return isinstance(end, int | float) and -math.inf < end < math.inf
 
 
 _MOST_CLASSES = 20

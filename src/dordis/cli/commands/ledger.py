@@ -164,9 +164,7 @@ def verify(
     Nothing is sent anywhere, and the server is not trusted: hashes, noise, charges and epsilon are computed again, and
     signatures are verified with the keys of the registry. Get the registry from the authority, not from the server.
     """
-    from dordis.identity.registry import SignedRegistry
     from dordis.ledger.verification import verify_receipt, verify_run
-    from dordis.owner.manifest_checks import check_revocations
     from dordis.records import run_records
     from dordis.report.audit import verify_archive
 
@@ -174,8 +172,6 @@ def verify(
     if path.is_dir() or path.suffix == ".zip":
         archived = not path.is_dir()
         verified = verify_archive(path, keys) if archived else verify_run(run_records.load_run(path), keys)
-        if isinstance(keys, SignedRegistry):
-            check_revocations(verified.run.manifest, keys.membership.revoked)
         if kept is not None:
             compare_kept(verified, kept)
         _print_run(verified, keys, as_json)

@@ -66,7 +66,7 @@ def data(
     if Path(name).suffix.lower() in SUFFIXES:
         columns = read_header(Path(name))
         described = {
-            "columns": ", ".join(columns),
+            "columns": ", ".join(column or "'' (the column without a name)" for column in columns),
             "next": f"dordis init --data {name} writes a description to fill in",
         }
         print_result(as_json, described, facts_table(described, name))

@@ -167,9 +167,12 @@ def _describe_end(facts: "RunFacts") -> str:
     result = facts.run.result
     if result is None:
         return "stopped, can be resumed"
-    return {"rounds": "over", "budget": "over: the budget is spent"}.get(
-        result.stopped, f"{result.stopped}, can be resumed"
-    )
+    words = {
+        "rounds": "over",
+        "budget": "over: the budget is spent",
+        "failed": "failed, can be resumed unless diverged",
+    }
+    return words.get(result.stopped, f"{result.stopped}, can be resumed")
 
 
 def read_client_status(key: Path, state: Path | None) -> dict[str, Any]:

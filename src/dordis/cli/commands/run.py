@@ -25,7 +25,7 @@ from dordis.cli.options import (
     recorded_runs,
 )
 from dordis.cli.output import INTERRUPTED, OVER_BUDGET, make_console, print_result
-from dordis.errors import HopelessPlan, ImpossibleSum, InputError, RoundFailed
+from dordis.errors import Diverged, HopelessPlan, ImpossibleSum, InputError, RoundFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -198,7 +198,8 @@ def run_rounds(
 
     for warning in under_way.job.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    resume_hint = f"resume with: dordis {again} {shlex.quote(str(under_way.records.path))}"
+    run_path = shlex.quote(str(under_way.records.path))
+    resume_hint = f"resume with: dordis {again} {run_path}"
     shown = Display(under_way.job, under_way.home, under_way.done, console, quiet=quiet, verbose=verbose)
     try:
         if prospects and not quiet:
@@ -230,13 +231,13 @@ def run_rounds(
                 display.print_note(f"stopped before round {under_way.done + 1}: {under_way.over_budget}")
     except RoundFailed as error:
         failed = InputError(_describe_failure(under_way, error))
-        failed.add_note(resume_hint)
+        failed.__notes__ = [*getattr(error, "__notes__", ()), resume_hint]  # notes say what else went wrong
         raise failed from None
     except KeyboardInterrupt as error:
-        print(f"interrupted; {resume_hint}", file=sys.stderr)
+        print("; ".join(("interrupted", *getattr(error, "__notes__", ()), resume_hint)), file=sys.stderr)
         sys.exit(terminated if isinstance(error, Terminated) else INTERRUPTED)
     except Exception as error:
-        error.add_note(resume_hint)
+        error.add_note(f"the run is closed as failed: {run_path}" if isinstance(error, Diverged) else resume_hint)
         raise
     return result
 

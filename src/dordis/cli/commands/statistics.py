@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dordis.cli.options import CsvFile, Delta, Dropped, Epsilon, Fidelity, Json, QueryLedger, QueryLimit, SkipInvalid
-from dordis.cli.output import make_table, number_columns, print_result, show_progress
+from dordis.cli.output import make_console, make_table, number_columns, print_result, show_progress
 from dordis.errors import InputError
 
 if TYPE_CHECKING:
@@ -225,13 +225,18 @@ def _histogram_table(name: str, result: "PrivateHistogram") -> "Table":
     counts, shares = result.counts, result.frequencies
     bins = range(len(counts)) if len(counts) <= MOST_BINS else np.sort(np.argsort(counts)[-FULLEST:]).tolist()
     most = float(shares.max())
-    rows = (
-        (name, *round_to_noise(float(counts[i]), Z_95 * result.sigma), f"{shares[i]:.1%}", draw_bar(shares[i] / most))
+    numbers = [
+        (name, *round_to_noise(float(counts[i]), Z_95 * result.sigma), f"{shares[i]:.1%}")
         for i, name in zip(bins, _bin_labels(result, bins), strict=True)
-    )
+    ]
     title = f"Private histogram of {name} over {result.clients - result.dropped} clients"
     less = f"the {FULLEST} fullest of {len(counts):,} bins; --json prints all" if len(bins) < len(counts) else None
     heads = number_columns("bin", "clients", "± (95 %)", "share")
+    for head, *cells in zip(heads, *numbers, strict=True):
+        head.min_width = max(map(len, (str(head.header), *cells)))
+    used = sum(head.min_width or 0 for head in heads) + 3 * (len(heads) + 1) + 1  # with the space around each cell
+    width = min(max(make_console().width - used, 1), BAR_WIDTH)
+    rows = ((*row, draw_bar(shares[i] / most, width)) for i, row in zip(bins, numbers, strict=True))
     return make_table(*heads, Column(no_wrap=True), rows=rows, title=title, caption=less)
 
 
@@ -253,13 +258,13 @@ def _bin_labels(result: "PrivateHistogram", bins: Iterable[int]) -> list[str]:
     return [name(float(ends[i]), float(ends[i + 1])) for i in bins]
 
 
-def draw_bar(part: float) -> str:
-    """Return a bar whose length is the fraction `part` of BAR_WIDTH, to an eighth of a character.
+def draw_bar(part: float, width: int = BAR_WIDTH) -> str:
+    """Return a bar whose length is the fraction `part` of `width` characters, to an eighth of a character.
 
     >>> draw_bar(1 / 48)
     '▌'
     """
-    eighths = math.floor(part * BAR_WIDTH * 8 + 0.5)
+    eighths = math.floor(part * width * 8 + 0.5)
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 

@@ -20,7 +20,7 @@ from flwr.serverapp import Grid
 
 from dordis.config.reading import explain_error, merge_settings
 from dordis.config.schema import App, Federation, Protocol, RunConfig
-from dordis.errors import BudgetExceeded, HopelessPlan, InputError, RoundFailed
+from dordis.errors import BudgetExceeded, Diverged, HopelessPlan, InputError, RoundFailed
 from dordis.identity.registry import Registry
 from dordis.integrations.flower.exchange import GridTransport, TrainMessages
 from dordis.integrations.flower.messages import Layout, check_same_records, find_model
@@ -357,7 +357,7 @@ class PrivateRun:
         except BudgetExceeded:
             self._close("budget")
             raise
-        except RoundFailed:
+        except (RoundFailed, Diverged):
             self._close("failed")
             raise
 
