@@ -128,7 +128,7 @@ def plan_graph(
     mode: Annotated[str, typer.Option(help="A semi-honest or a malicious server.")] = "malicious",
     as_json: Json = False,
 ) -> None:
-    """Choose the number of neighbours and the thresholds of a SecAgg+ round.
+    """Choose neighbours and thresholds of a SecAgg+ round.
 
     Without --dropout and --tolerance, one client in ten may drop out.
     """
@@ -387,7 +387,7 @@ def _model_table(timed: "MeasuredProfile") -> "Table":
 TOP_LEVEL = (profile,)
 COMMANDS = {"noise": plan_noise, "graph": plan_graph, "pipeline": plan_pipeline}
 DEFAULT = "noise"
-HELP = """Plan the noise of a run, the degree of the SecAgg+ graph, or the number of chunks.
+HELP = """Plan noise, the graph of SecAgg+, or the number of chunks.
 
 Without a command, dordis plan is dordis plan noise.
 """
