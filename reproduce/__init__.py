@@ -15,4 +15,4 @@ class Experiment:
     data: object
     tables: Sequence[Table | str]
     charts: Iterable[tuple[str, Chart]] = ()
-    """By the names of their files."""
+    """Pairs of a file name without suffix, and a chart."""

@@ -13,7 +13,7 @@ Named = tuple[str, Chart]
 
 
 def round_charts(mixes: Sequence[Costs], times: Mapping[str, Sequence[RoundTime]]) -> Iterator[Named]:
-    """Chart every configuration as bars, and the timeline of every model and graph at 10 % dropout."""
+    """Chart every configuration as bars, and for every model and graph the timelines of its rounds at 10 % dropout."""
     for name, modelled in times.items():
         for (model, n, graph, rate), group in group_by(modelled, "model", "clients", "graph", "dropout").items():
             title = f"{_short(model)}, n = {n}, {graph}, {rate:.0%} lost: {name} costs"
@@ -69,7 +69,7 @@ def share_charts(times: Mapping[str, Sequence[RoundTime]]) -> Iterator[Named]:
 
 
 def slug(*parts: object) -> str:
-    """Return a file name.
+    """Join parts to a file name without suffix.
 
     >>> slug("bars", "VGG-19 20M", 16, "SecAgg+", "10%")
     'bars-vgg-19-20m-16-secaggplus-10'

@@ -9,14 +9,14 @@ from dordis.privacy.xnoise_components import Scheme
 from reproduce.round_times import RATES, RESNET, WORKLOADS, RoundTime, Workload, group_by
 
 MOST_OVER, LEAST_GAIN, MOST_PIPELINED, MOST_PLAIN = 1.15, 1.5, 0.03, 0.08
-"""The promises of this library for ResNet-18, 100 clients, 10 % dropout and the scheme `single`: the most that
-aggregation takes over the transfers of the slowest link, the least that pipelining gains on it, and the most that noise
-adds to pipelined and to plain rounds."""
+"""The promises of this library for ResNet-18, 100 clients, 10 % dropout and the scheme `single`, in order: the largest
+ratio of pipelined aggregation to the transfers of the slowest link, the least ratio of plain to pipelined aggregation,
+and the largest relative increase of pipelined and of plain aggregation by XNoise, compared with `orig`."""
 ABOUT_ONE = 1.15
 PAPER_IDLE = (0.53, 0.63, 0.93)
 NEAR = 0.02
 OVERLAP_COSTS = "overlap"
-"""The cost mix that was chosen so that overlap alone gives the paper's gains."""
+"""Name of the cost mix under which overlap alone, without savings of padding, gives the paper's speed-ups."""
 
 
 FITTED = "fitted: costs were chosen to give it, so it proves nothing"
@@ -44,13 +44,13 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 def fitted(statement: str, claimed: str, observed: str, near: bool) -> Claim:
-    """Return a claim to which costs were fitted: never a success, and NO where even the fit misses."""
+    """Return a claim to which costs were fitted: it proves nothing if the result is `near`, and is NO otherwise."""
     missed = f"{MODELLED}, although one of them was fitted to this result"
     return Claim(statement, claimed, observed, None if near else False, FITTED if near else missed)
 
 
 def paper_claims(rounds: Sequence[RoundTime]) -> list[Claim]:
-    """Compare rounds under the paper's cost mix with the paper."""
+    """Compare rounds that were simulated under `PAPER` or `OVERLAP` with the paper's statements."""
     cnn, resnet, resnet_16, vgg = (speedups(rounds, workload) for workload in WORKLOADS)
     large = [*resnet, *resnet_16, *vgg]
     plain = next(t for t in rounds if (t.model, t.clients, t.scheme, t.dropout) == (RESNET.model, 16, "orig", 0.1))
@@ -97,7 +97,7 @@ def paper_claims(rounds: Sequence[RoundTime]) -> list[Claim]:
 
 
 def _within(statement: str, claimed: tuple[float, float], values: Sequence[float], reason: str) -> Claim:
-    """Compare a range of speed-ups with the claimed one, to the printed digits."""
+    """Return the claim that all speed-ups, rounded to two digits, lie in the claimed range."""
     low, high = claimed
     holds = low <= round(min(values), 2) <= round(max(values), 2) <= high
     return Claim(statement, f"{low}-{high}", _range(values), holds, reason)
@@ -108,7 +108,7 @@ def _near(ours: float, paper: float) -> bool:
 
 
 def padding_claim(unpadded: Sequence[RoundTime]) -> Claim:
-    """Return the speed-ups without padding, where many chunks waste as little as one."""
+    """Return the speed-ups of rounds without padding, as a claim that neither holds nor fails."""
     left = ", ".join(_range(speedups(unpadded, workload)) for workload in WORKLOADS[1:])
     return Claim(
         "speed-ups of ResNet-18 (n = 100, n = 16) and of VGG-19 if chunks were not padded to powers of two",
@@ -202,14 +202,14 @@ def added_share(rounds: Iterable[RoundTime], scheme: Scheme, seconds: Callable[[
 
 
 def _added_by_exact(rounds: Sequence[RoundTime]) -> list[float]:
-    """Return the most that the paper's XNoise adds to plain rounds, `other` included, by rate of dropout."""
+    """Return for each rate of dropout the largest relative increase of a plain round, `other` included, by `exact`."""
     groups = group_by(rounds, "graph", "dropout")
     at_rates = (groups["SecAgg", float(rate)] for rate in RATES)
     return [max(added_share(group, Scheme.EXACT, lambda time: time.plain + time.other)) for group in at_rates]
 
 
 def _more(more: Sequence[float], less: Sequence[float]) -> tuple[str, bool]:
-    """Return in how many configurations one workload gains more than another, and whether in all."""
+    """Tell in how many configurations the speed-up in `more` exceeds that in `less`, and whether in all."""
     count = sum(a > b for a, b in zip(more, less, strict=True))
     return f"in {count} of {len(more)} configurations", count == len(more)
 

@@ -1,4 +1,4 @@
-"""The commands of `python -m reproduce`: each runs one experiment of the paper and shows its figures beside ours."""
+"""The commands of `python -m reproduce`: each repeats an experiment of the paper and shows both figures."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,15 +19,15 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Costs = Annotated[Path | None, typer.Option(help="Measured costs: read from this file, or measured and written to it.")]
-PaperOnly = Annotated[bool, typer.Option("--paper", help="Only under the paper's cost mix: measure nothing.")]
+Costs = Annotated[Path | None, typer.Option(help="File of measured costs; without it they are measured and written.")]
+PaperOnly = Annotated[bool, typer.Option("--paper", help="Use only the paper's two cost mixes: measure nothing.")]
 Charts = Annotated[Path | None, typer.Option(help="Write every chart as SVG into this directory.")]
-Scale = Annotated[str, typer.Option(help="small, or paper: its models and rounds, which takes days.")]
+Scale = Annotated[str, typer.Option(help="small, or paper: the paper's models and rounds, which take days.")]
 Tasks = Annotated[
     list[str] | None,
-    typer.Option(help="FEMNIST, CIFAR-10, Reddit or digits; all that there are data for if not given."),
+    typer.Option(help="FEMNIST, CIFAR-10, Reddit or digits; if not given, the first three, or without data digits."),
 ]
-Seed = Annotated[int, typer.Option(help="Of data, selection and dropout.")]
+Seed = Annotated[int, typer.Option(help="Seed of data, selection and dropout.")]
 
 
 def show(experiment: "Experiment", as_json: bool, charts: Path | None = None) -> None:
@@ -54,13 +54,13 @@ def draw(chart: "Chart", path: Path) -> None:
 
 @app.command()
 def epsilon(
-    budget: Annotated[list[float] | None, typer.Option(help="The same, as an option that may be repeated.")] = None,
+    budget: Annotated[list[float] | None, typer.Option(help="An epsilon to plan for; may be repeated.")] = None,
     more: Annotated[
         list[float] | None, typer.Argument(metavar="BUDGET", help="Values of epsilon to plan for: 6 if not given.")
     ] = None,
     as_json: JsonArray = False,
 ) -> None:
-    """Show what dropout does to epsilon."""
+    """Show how much epsilon grows with dropout, under Orig and under XNoise."""
     from reproduce.epsilon import PAPER_BUDGET, compare_epsilon
 
     with show_progress("planning runs with dropout"):
@@ -106,7 +106,7 @@ def curves(
 @app.command()
 def dynamics(
     trace: Annotated[
-        Path, typer.Argument(help="Of real devices: FedScale's behaviours in .json, or availability in .npz.")
+        Path, typer.Argument(help="Trace of real devices: FedScale's behaviours in .json, or availability in .npz.")
     ],
     scale: Scale = "small",
     seed: Seed = 0,
@@ -114,9 +114,9 @@ def dynamics(
     charts: Charts = None,
     as_json: JsonArray = False,
 ) -> None:
-    """Show what a real trace of clients does to privacy and accuracy.
+    """Show privacy and accuracy when clients drop out as in a trace of real devices.
 
-    It compares Orig, early stopping, Con-2, Con-5, Con-8 and XNoise.
+    The command compares Orig, early stopping, Con-2, Con-5, Con-8 and XNoise.
     """
     from reproduce.dynamics import compare_dynamics
 
@@ -133,7 +133,7 @@ def network(
     figure: Annotated[Path | None, typer.Option(help="Draw the chart into this SVG.")] = None,
     as_json: JsonArray = False,
 ) -> None:
-    """Show what noise enforcement adds to the traffic, which takes minutes."""
+    """Show the bytes that XNoise and rebasing add to the traffic of a client; this takes minutes."""
     from reproduce.network import CLIENTS, compare_traffic
 
     with make_console(stderr=True).status("counting bytes") as status:
@@ -156,7 +156,7 @@ def rounds(costs: Costs = None, paper: PaperOnly = False, charts: Charts = None,
 
 @app.command()
 def overhead(costs: Costs = None, paper: PaperOnly = False, charts: Charts = None, as_json: Json = False) -> None:
-    """Show how much of a round is aggregation as the number of clients grows, with and without noise."""
+    """Show the share of aggregation in a round for growing numbers of clients, with and without noise."""
     from reproduce.rounds import compare_overhead, cost_mixes
 
     with show_progress("rounds in virtual time, and their costs"):
@@ -166,7 +166,7 @@ def overhead(costs: Costs = None, paper: PaperOnly = False, charts: Charts = Non
 
 @app.command()
 def refinement(as_json: JsonArray = False) -> None:
-    """Show how much of a round would be hidden by refining the global model chunk by chunk."""
+    """Show how much of a round would be saved by changing the global model after every chunk."""
     from reproduce.refinement import compare_refinement
 
     with show_progress("decoding and steps of chunks"):
@@ -174,7 +174,7 @@ def refinement(as_json: JsonArray = False) -> None:
     show(experiment, as_json)
 
 
-Cache = Annotated[Path, typer.Option(help="Where results of jobs are kept: what is there is not run again.")]
+Cache = Annotated[Path, typer.Option(help="Folder of jobs' results; a job with a result is not run again.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Jobs that run side by side, each on one core.")]
 CACHE = Path("runs") / "reproduce"
 INTERRUPTED = 130
@@ -188,12 +188,12 @@ def all_sections(
     output: Annotated[Path, typer.Option(help="The folder of paper.md and paper.html.")] = Path("docs") / "results",
     cache: Cache = CACHE,
     jobs: Jobs = 2,
-    dry: Annotated[bool, typer.Option("--no-run", help="Run nothing: write the page from results at hand.")] = False,
+    dry: Annotated[bool, typer.Option("--no-run", help="Run nothing: write the page from cached results.")] = False,
 ) -> None:
     """Regenerate every figure and table, and write one page with the paper's numbers beside ours.
 
-    A section that fails is marked, and the others go on. After an interrupt the page has what was finished; the same
-    command then resumes.
+    A section that fails is marked, and the others go on. After an interrupt the page has the finished sections; the
+    same command then runs the remaining jobs.
     """
     from reproduce.paper.command import run_all
 
@@ -252,13 +252,13 @@ def cluster(
         list[Path] | None, typer.Option(help="Read a finished run of a cluster of your own; may be repeated.")
     ] = None,
     dim: Annotated[int, typer.Option(min=1, help="Coordinates of an update.")] = 1_000_000,
-    chunks: Annotated[str, typer.Option(help="Numbers of chunks, and auto, separated by commas.")] = "1,2,4,8",
+    chunks: Annotated[str, typer.Option(help="Numbers of chunks and auto, such as 1,4,auto.")] = "1,2,4,8",
     rounds: Annotated[int, typer.Option(min=2, help="Rounds of each run; the first one does not count.")] = 2,
     repeats: Annotated[int, typer.Option(min=1, help="Runs with each number of chunks; they take turns.")] = 1,
-    dropout: Annotated[float, typer.Option(min=0, max=0.3, help="Clients that are lost before they upload.")] = 0.0,
-    slower: Annotated[float, typer.Option(help="Divide all bandwidths, 21 to 210 Mbps, by this.")] = 1.0,
-    latency: Annotated[float, typer.Option(min=0, help="Seconds, one way, of the largest latency.")] = 0.05,
-    slowness: Annotated[float, typer.Option(min=1, help="How much slower the slowest device computes.")] = 1.0,
+    dropout: Annotated[float, typer.Option(min=0, max=0.3, help="Fraction of clients lost before the upload.")] = 0.0,
+    slower: Annotated[float, typer.Option(help="Divide all bandwidths (21 to 210 Mbps) by this number.")] = 1.0,
+    latency: Annotated[float, typer.Option(min=0, help="Largest latency of a client, one way, in seconds.")] = 0.05,
+    slowness: Annotated[float, typer.Option(min=1, help="How many times slower the slowest device is.")] = 1.0,
     seed: Seed = 1,
     processes: Annotated[int, typer.Option(min=1, help="Processes that the clients share.")] = 2,
     output: Annotated[Path | None, typer.Option(help="Add the results to this file.")] = None,
@@ -267,8 +267,8 @@ def cluster(
 ) -> None:
     """Measure rounds of `dordis serve` and real clients behind throttled links, beside predictions.
 
-    With --local, as root: network namespaces with an address and a class of bandwidth for each client, and relays that
-    delay. Everything is removed at the end.
+    --local needs root. It makes network namespaces with an address and a bandwidth for each client, and relays that add
+    latency, and removes all of them at the end.
     """
     from dordis.errors import InputError
     from reproduce.cluster.command import keep_setting, parse_chunks, plan_and_measure, read_own

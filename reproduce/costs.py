@@ -30,20 +30,20 @@ CHUNK_STEPS: Mapping[str, Resource] = {
 }
 """The steps of a chunk by their names in `rounds.engine`, except RELEASE."""
 RELEASE = "release_secrets"
-"""Its cost is counted with the next step, the removal of noise."""
+"""The step whose cost is counted with the next step, the removal of noise."""
 NEAR = 1 << 20
 """Coordinates up to which a vector stays in the caches; longer ones cost more for each coordinate."""
 BITS = 20
 """Bits of a coordinate, b: the paper's."""
 VARIANCE = Fraction(2**26)
-"""sigma*^2 of measured and simulated rounds: far from wrapping around, with components of 1e5 to 1e7 in `single`."""
+"""sigma*^2 of measured and simulated rounds: sums do not wrap around, and components of `single` have 1e5 to 1e7."""
 CLIENT, SERVER, REQUEST, REPLY = "client", "server", "request", "reply"
 """The costs of a step: seconds of each client and of the server, bytes to and from each client."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes on which the costs of a round depend: clients, coordinates of a chunk, noise components."""
+    """The sizes on which the costs of a round depend: clients, coordinates of a chunk, noise components of a client."""
 
     clients: int
     peers: int
@@ -104,7 +104,7 @@ Law = dict[str, float]
 
 
 class Costs(msgspec.Struct, frozen=True):
-    """The laws of every step and cost; a missing law costs nothing."""
+    """The laws of every step and kind of cost; a cost without a law is 0."""
 
     name: str
     laws: dict[str, dict[str, Law]]
@@ -113,7 +113,7 @@ class Costs(msgspec.Struct, frozen=True):
     whole: bool = False
     """Whether the whole vector is padded to a power of two, whatever the number of chunks."""
     tolerated: float = 0.0
-    """T as a share of n, where it is not this library's default."""
+    """T as a share of n; 0: this library's default."""
     degrees: dict[int, int] = msgspec.field(default_factory=dict)
     """Neighbours in SecAgg+ by n, where they are not this library's."""
     one_way: bool = False
@@ -139,7 +139,7 @@ class Costs(msgspec.Struct, frozen=True):
         return _power_of_two(size) if self.padded else size
 
     def step(self, name: str, resource: Resource, counts: Mapping[str, float]) -> StepCost:
-        """Return the cost of a step: the sums of its laws."""
+        """Return the cost of a step: its laws, evaluated at the counts."""
         laws = self.laws.get(name, {})
         amount = {
             which: sum(coefficient * counts[count] for count, coefficient in laws.get(which, {}).items())

@@ -84,7 +84,7 @@ TERMS: Mapping[tuple[str, str], Sequence[str]] = {
 
 @dataclass(frozen=True)
 class RoundMachines:
-    """The two machines of a client, from its encoded input on."""
+    """The protocol machines of a client after encoding: one for the summing protocol, one for delivery."""
 
     summing: SecAggClient
     delivering: DeliveryClient
@@ -107,7 +107,7 @@ class SmallRound:
 
     @cached_property
     def mechanism(self) -> DSkellam:
-        """Return the encoding, at a scale that leaves the ring to the noise."""
+        """Return the mechanism, with a scale so small that the noise has room in the ring."""
         grid = Grid(1 << self.log_dim, BLOCK, 100.0, BITS)
         return DSkellam(grid, 1.0, scaling.sensitivity(grid.scale, 1.0, grid.padded).squared)
 
@@ -147,7 +147,7 @@ class SmallRound:
         return RoundServer(SecAggServer(self.parameters), private), clients
 
     def is_lost(self, u: ClientId, request: Message) -> bool:
-        """Return whether a client has dropped out when a request arrives: the last ones drop before they upload."""
+        """Tell whether this request finds the client dropped out: the last clients drop out before they upload."""
         return u > self.clients - self.dropped and isinstance(request, CollectInput)
 
 
@@ -211,7 +211,7 @@ def _cost(step: Step, exchange: LocalExchange) -> dict[str, float]:
 
 
 def measure(rounds: Sequence[SmallRound] = SMALL_ROUNDS, repeats: int = REPEATS) -> Costs:
-    """Run every round several times, keep the best of each cost, and fit the laws; takes half a minute."""
+    """Run every round several times, and fit laws to the least value of each cost; takes half a minute."""
     observe(rounds[0])  # compiles kernels, builds tables
     turns = [[observe(small) for small in rounds] for _ in range(repeats)]
     best = [{key: min(run[key] for run in runs) for key in runs[0]} for runs in zip(*turns, strict=True)]
@@ -224,7 +224,7 @@ def measure(rounds: Sequence[SmallRound] = SMALL_ROUNDS, repeats: int = REPEATS)
 
 
 def fit(terms: Sequence[str], rows: Sequence[Mapping[str, float]], amounts: Sequence[float]) -> Law:
-    """Return non-negative coefficients of least squared relative deviation.
+    """Fit a law with these terms: non-negative coefficients with the least squared relative deviation from `amounts`.
 
     >>> fit(("one", "dim"), [{"one": 1, "dim": d} for d in (10, 20, 40)], [7.0, 12.0, 22.0])
     {'one': 2.0, 'dim': 0.5}

@@ -12,34 +12,35 @@ import msgspec
 from reproduce.costs import CLIENT, REPLY, REQUEST, SERVER, Costs
 
 MASK = 0.54e-6
-"""Seconds a coordinate: `random.randrange` 0.46 us and adding a list modulo 2^b 0.08 us, timed in CPython 3.11."""
+"""Seconds for each coordinate of a mask in CPython 3.11: `random.randrange` 0.46 us, adding modulo 2^b 0.08 us."""
 SERVER_PROCESSES, NOISE_PROCESSES = 16, 8
 """The server has 16 vCPUs (section 6.1); its pools have 16 processes for masks and 8 for noise."""
 BYTES = 2.5
-"""A coordinate in transit: b = 20 (section 6.1), 2.5 bytes (section 6.3)."""
+"""Bytes of a coordinate in transit (section 6.3): b = 20 bits (section 6.1)."""
 UPLOAD = 0.69e-6
-"""Seconds a coordinate of an upload at the server: unpacking in a Python loop is 0.29 us of it, the rest adding lists
-and carrying them between processes; chosen for an s-comp that is idle 53 % of the round (section 4)."""
+"""Seconds of the server for each coordinate of an upload: 0.29 us for unpacking in a Python loop, the rest for adding
+lists and carrying them between processes.  Chosen so that s-comp is idle for 53 % of the round (section 4)."""
 ENCODE, STORE, DECODE = 1.0e-6, 0.4e-6, 0.5e-6
-"""Seconds a coordinate for rotating, rounding, packing, and back; chosen for a c-comp that is idle 63 %."""
+"""Seconds for each coordinate: of a client to rotate, round and pack an update, of a client to decode a sum, and of the
+server to decode a sum.  Chosen so that c-comp is idle for 63 % of the round."""
 NOISE = 0.065e-6
-"""Seconds a coordinate of a component: two Poisson draws of small mean; chosen for the 34 % that XNoise adds at most
-where nobody drops."""
+"""Seconds for each coordinate of a noise component, two Poisson draws of small mean.  Chosen so that XNoise adds at
+most 34 % to a round without dropout."""
 CHUNK = 15.0
-"""Seconds a chunk at the server for starting two pools of processes; chosen for the 1.3 to 1.5 times of ResNet-18 with
-16 clients."""
+"""Seconds of the server for each chunk, to start two pools of processes.  Chosen for the speed-up of ResNet-18 with 16
+clients, 1.3 to 1.5."""
 SHARE = 1.5e-3
-"""Seconds a share for rebuilding secrets, 15 s for 100 clients; chosen for the CNN, which gains nothing."""
+"""Seconds of the server for each share of a secret, 15 s for 100 clients; chosen so that the CNN gains nothing."""
 
 OVERLAP_UPLOAD, OVERLAP_DECODE = 0.2e-6, 8.0e-6
-"""Seconds a coordinate at the server, of each upload and of the sum: the other end of what idle shares at one number of
-clients leave open.  With more work on the sum and less on uploads, servers of many clients wait more for clients."""
+"""Seconds of the server for each coordinate of each upload, and of the sum.  The paper's idle shares, known for one
+number of clients, fix only the total.  Here most of it is for the sum: many clients keep the server less busy."""
 OVERLAP_CHUNK, OVERLAP_SHARE = 6.0, 1.0e-3
-"""Seconds a chunk and a share; smaller than the paper's, because no padding is saved."""
+"""Seconds for each chunk and for each share; smaller than above, because chunks save no padding."""
 
 
 def _mix(name: str, chunk: float, share: float, upload: float, decode: float) -> Costs:
-    """Return a mix with this work of the server; T = n / 2 and the degrees are those that the paper published."""
+    """Return a mix with these costs of the server; T = n / 2 and the degrees are those of the paper's artifact."""
     unmask = {"one": chunk, "rebuilt": share, "uploads*dim": upload, "lifted*dim": MASK / SERVER_PROCESSES}
     laws = {
         "prepare_inputs": {CLIENT: {"dim": ENCODE, "masks*dim": MASK, "noise*dim": NOISE}},
@@ -54,8 +55,8 @@ def _mix(name: str, chunk: float, share: float, upload: float, decode: float) ->
 
 
 UNPADDED = _mix("paper, not padded", CHUNK, SHARE, UPLOAD, DECODE)
-"""The paper's costs without the padding, which is most of what larger models gain: 20M coordinates are padded to 34M
-as one chunk, but to 21M as five."""
+"""The paper's costs without padding.  Most of the speed-up of larger models is saved padding: 20M coordinates are
+padded to 34M as one chunk, but to 21M as five."""
 PAPER = msgspec.structs.replace(UNPADDED, name="paper", padded=True)
 """The paper's cost mix."""
 OVERLAP = msgspec.structs.replace(

@@ -10,9 +10,9 @@ Devices = Mapping[ClientId, Device]
 
 
 class StepCost(Message, frozen=True):
-    """The cost of a step: bytes to and from each client, seconds of each client and of the server.
+    """The cost of a step: bytes of request and answer for each client, seconds of each client and of the server.
 
-    It is sent in place of the request and the reply whose cost it states.
+    In simulated rounds it is sent in place of the request and of the reply whose cost it states.
     """
 
     step: str
@@ -61,7 +61,7 @@ def _deliver(u: ClientId, cost: Message) -> Delivery:
 def work(setup: Sequence[StepCost], chunks: Iterable[Sequence[StepCost]], devices: Devices) -> dict[Resource, float]:
     """Return the seconds that each resource works in a round: the slowest client, the slowest link, and the server.
 
-    The two ways of a link count apart if a step keeps the downlink busy, else together.
+    Upload and download are two resources if the resource of some step is the downlink, and one resource otherwise.
     """
     steps = [*setup, *(cost for chunk in chunks for cost in chunk)]
     slowness, bandwidth = max(d.slowness for d in devices.values()), min(d.bandwidth for d in devices.values())

@@ -1,7 +1,7 @@
 """The paper's figure on client dynamics: availability in a real trace, and what it does to privacy and accuracy.
 
-Orig spends more than its budget, early stopping ends when it is spent, Con-2, Con-5 and Con-8 provide for 20, 50 and
-80 % of dropout in every round, and XNoise keeps to the budget at any dropout up to its tolerance.
+Orig spends more than its budget.  Early stopping ends the run when the budget is spent.  Con-2, Con-5 and Con-8 have
+noise for 20, 50 and 80 % dropout in every round.  XNoise keeps to the budget at any dropout up to its tolerance.
 """
 
 import json
@@ -75,7 +75,7 @@ def compare_dynamics(scale: Scale, trace: Path, seed: int, data_dir: Path | None
 
 
 def trace_keys(path: Path) -> list[str]:
-    """Return the settings that replay a trace: FedScale's in JSON, or a matrix of availability in an npz.
+    """Return the settings that replay a trace: one of FedScale in JSON, or a matrix of availability in an npz.
 
     With FedScale's traces a round takes two hours, so that devices leave during a round.
     """
@@ -89,9 +89,9 @@ def trace_keys(path: Path) -> list[str]:
 
 
 def cohort_keys(scale: Scale) -> list[str]:
-    """Return settings under which a round survives the loss of most of its clients, as the paper's do.
+    """Return settings under which a round survives the dropout of 15 of 30 clients, or 10 of 16 at the paper's scale.
 
-    The server chooses among available clients, six clients can finish a round, and each round is charged to all.
+    The server selects among available clients, and each round is charged to all clients.
     """
     n, tolerance = (30, 15) if scale == "small" else (16, 10)
     size = [f"federation.per_round={n}", "federation.rounds=15"] if scale == "small" else []
@@ -104,7 +104,7 @@ def _add_noise_name(report: Progress, noise: str) -> Progress:
 
 
 def table(task: PaperTask, scale: Scale, found: dict[tuple[str, str], TrainingRun]) -> Table:
-    """Return the table of the final metric and epsilon under every noise."""
+    """Return the table of the final accuracy and epsilon with every noise strategy."""
     lost = found[task.name, "orig"].dropped
     heads = ("rounds", "ended by", "accuracy in %", "epsilon", "epsilon in the paper")
     mean = f"{fmean(lost):.0%} dropped in a round, {min(lost):.0%} to {max(lost):.0%}" if lost else "no round"

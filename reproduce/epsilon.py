@@ -29,7 +29,7 @@ class LearningTask:
     paper: float
 
     def setting(self) -> Setting:
-        """Return the paper's assumptions: all rounds charged, one block, 20 bits, no colluders, delta = 1 / N."""
+        """Return the paper's assumptions: all rounds charged to all, one block, 20 bits, no colluders, delta 1 / N."""
         return Setting(
             ParticipationSchedule(self.population, self.per_round, self.rounds, ALL_ROUNDS),
             dim=self.dim,
@@ -44,7 +44,7 @@ class LearningTask:
         )
 
     def paper_value(self, budget: float, row: DropoutForecast) -> float | None:
-        """Return the paper's epsilon of Orig, or None if it prints none."""
+        """Return the paper's epsilon of Orig, or None if the paper prints none."""
         return self.paper if (budget, row.rate) == (PAPER_BUDGET, PAPER_RATE) else None
 
 

@@ -1,9 +1,10 @@
 """The paper's table of additional network traffic beside ours: XNoise and rebasing, compared to Orig.
 
-The paper prints four sizes and the table, no formula.  `additional_bytes` gives all its twelve figures to the digit:
-120 bytes for each of T seeds and n clients, which we read as what a client sends and receives of shares, its own due
-seeds, and, as in the worst case only t clients answer the unmasking, shares of the due seeds of all others.  Ours is
-counted in encoded messages, both ways and sent alone, in that case and in the usual one, in which all survivors answer.
+The paper prints four sizes in bytes and the table, but no formula.  `additional_bytes` gives the table's twelve figures
+as printed.  It adds up what we take for three parts: encrypted shares that a survivor sends and receives (120 bytes for
+each of T seeds and n clients), its own due seeds, and shares of the due seeds of survivors that do not answer the
+unmasking.  In the worst case only t survivors answer it, in the usual case all do.  Our figures are bytes of encoded
+messages in both cases, in both directions and sent only.
 """
 
 import copy
@@ -38,7 +39,7 @@ from reproduce.costs import BITS
 from reproduce.round_times import RATES, SCHEMES, folded_length
 
 WEIGHT, SEED, SHARE, CIPHERTEXT = 2.5, 32, 16, 120
-"""The paper's sizes in bytes."""
+"""The paper's sizes in bytes; the last one is that of an encrypted share."""
 MEBI = 2**20
 """The paper's MB: 5M weights of 2.5 bytes are 11.9 of them."""
 CLIENTS = (100, 200, 300)
@@ -52,7 +53,7 @@ PAPER_XNOISE = {
 """MB by rate of dropout and clients of a round."""
 
 CASES = ("_worst", "_worst_up", "")
-"""Columns of the table: both ways and sent alone in the worst case, both ways in the usual case."""
+"""Columns of the table: in the worst case both ways, and sent only; in the usual case both ways."""
 LENGTH = 1000
 """Coordinates of the counted rounds: apart from the vector itself, no size depends on them."""
 LEAST_VARIANCE = Fraction(1, GRID)
@@ -63,8 +64,8 @@ LEAST_VARIANCE = Fraction(1, GRID)
 class Row:
     """What XNoise adds to the MB of a survivor at one rate of dropout and one number of clients.
 
-    `paper` is what the paper prints, if it does.  `ours` is by scheme and case: `single`, `single_up`, `single_worst`,
-    `single_worst_up`, and the same for `exact`.
+    `paper` is the paper's figure, if it prints one, and `formula` that of `additional_bytes`.  The keys of `ours` are
+    `single` (usual case, both ways), `single_up` (sent only), `single_worst`, `single_worst_up`, and so for `exact`.
     """
 
     rate: Fraction
@@ -120,7 +121,7 @@ def count_dropped(n: int, rate: Fraction) -> int:
 
 
 def least_majority(n: int) -> int:
-    """Return the threshold t: the least majority of n clients."""
+    """Return the threshold t: the smallest majority of n clients."""
     return n // 2 + 1
 
 
@@ -156,7 +157,7 @@ def count(n: int, scheme: Scheme, dropouts: Iterable[int]) -> list[dict[str, flo
     drive.advance([*server.setup.workflow, ahead], before)
 
     def finish(D: int, answering: int) -> tuple[float, float]:
-        """Return the mean bytes that a client which answers every request has sent and received."""
+        """Return the mean bytes sent and received by the `answering` clients, which answer every request."""
         shared = {id(value): value for value in (DEFAULT, parameters)}
         server_copy, clients_copy = copy.deepcopy((server, clients), shared)
         uploading, last = parameters.clients[: n - D], parameters.clients[:answering]
@@ -177,7 +178,7 @@ def count(n: int, scheme: Scheme, dropouts: Iterable[int]) -> list[dict[str, flo
 
 
 def additional_bytes(n: int, D: int) -> float:
-    """Return the bytes that the paper's XNoise adds for a survivor when |D| of n clients have dropped.
+    """Return the bytes that the paper's XNoise adds for a survivor if D of n clients drop out before the upload.
 
     >>> round(additional_bytes(300, 0) / MEBI, 1)
     5.5
@@ -189,9 +190,9 @@ def additional_bytes(n: int, D: int) -> float:
 
 
 def rebasing_megabytes(weights: int) -> dict[str, float]:
-    """Return the MB that rebasing adds by sending the noise, a whole vector; ours is padded and packed.
+    """Return the MB that rebasing adds for a survivor, who sends a whole vector of noise; `ours` is padded and packed.
 
-    For comparison: `model` is the download of the model, `projected` a folded vector.
+    For comparison: `model` is the size of the model that a client downloads, `projected` that of a folded vector.
     """
     return {
         "formula": WEIGHT * weights / MEBI,

@@ -1,7 +1,7 @@
-"""How much of a round would be hidden by refining the global model chunk by chunk, not once after the last chunk.
+"""How much of a round would be saved if the server changed the model after every chunk, not once after the last.
 
-Chunks are decoded as they arrive already.  Only the step of the model waits for the last chunk: refined by chunk, the
-steps of all chunks but the last could overlap with transfers.
+Chunks are already decoded as they arrive.  Only the step, which adds the mean update to the model, waits for the last
+chunk.  If it were done chunk by chunk, the steps of all chunks but the last could overlap with transfers.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,16 +23,16 @@ from reproduce.cluster.prediction import predict_from_costs
 from reproduce.costs import BITS
 
 CLIENTS, CHUNKS, LATENCY, SEED = 16, 8, 0.05, 1
-"""The measured cluster's: clients of a round, chunks, seconds of the largest latency, and the seed of links."""
+"""As on the measured cluster: clients of a round, chunks, seconds of the largest latency, and the seed of links."""
 DIMS = (1_000_000, 11_000_000)
 REPEATS = 5
 WORTH = 0.02
-"""The share of a round from which refining by chunk would be worth its code."""
+"""The least saved share of a round for which steps after every chunk would be worth their code."""
 
 
 @dataclass(frozen=True)
 class Refinement:
-    """Seconds of a round of so many coordinates in chunks, and of one chunk's decoding and step of the model."""
+    """Seconds of a round with `dim` coordinates, of decoding one chunk, and of the model's step on one chunk."""
 
     dim: int
     chunks: int
@@ -42,7 +42,7 @@ class Refinement:
 
     @property
     def hidden(self) -> float:
-        """Return the share of the round that refining by chunk hides at most: all steps but the last chunk's."""
+        """Return the largest share of the round that can be saved: the steps of all chunks but the last."""
         return (self.chunks - 1) * self.step / self.round
 
 
@@ -81,7 +81,7 @@ def measure_refinement(dim: int) -> Refinement:
 
 
 def compare_refinement(dims: Sequence[int] = DIMS) -> Experiment:
-    """Show what refining the model chunk by chunk would hide."""
+    """Show how much of a round would be saved by changing the model after every chunk."""
     found = [measure_refinement(dim) for dim in dims]
     heads = (
         "coordinates",

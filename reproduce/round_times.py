@@ -35,8 +35,8 @@ SIZES = (16, 32, 64, 100)
 class Workload:
     """A model and the clients of a round; `other` is the seconds of a round outside of aggregation, mostly training.
 
-    The paper's figure gives no numbers in its text.  ResNet-18 over CIFAR-10 spends 89 to 93 % of a plain round on
-    aggregation, VGG-19 93 to 95 %: with 9 % and 6 % that is 41 s and 55 s under its cost mix.  FEMNIST gets 41 s, too.
+    The paper does not print `other`.  Aggregation is 89 to 93 % of its plain rounds of ResNet-18 over CIFAR-10, and 93
+    to 95 % with VGG-19.  So we take 9 % and 6 %: 41 s and 55 s under the paper's cost mix.  The CNN gets 41 s, too.
     """
 
     model: str
@@ -54,7 +54,7 @@ WORKLOADS = (CNN, RESNET, RESNET_16, VGG)
 
 @dataclass(frozen=True)
 class Configuration:
-    """One group of bars of the figure."""
+    """A round of the figure: workload, noise scheme, rate of dropout, and protocol."""
 
     workload: Workload
     scheme: Scheme = Scheme.SINGLE
@@ -75,7 +75,7 @@ class Configuration:
         return int(self.rate * self.workload.clients)
 
     def shape(self, costs: Costs, m: int) -> Shape:
-        """Return the shape of the round with m chunks."""
+        """Return the sizes on which the costs of the round with m chunks depend."""
         n = self.workload.clients
         dim = folded_length(self.workload.dim, n) if self.projected else self.workload.dim
         tolerance = int(costs.tolerated * n) or default_tolerance(n, default_threshold(n, 1))
@@ -92,22 +92,22 @@ class Configuration:
 
 @cache
 def folded_length(dim: int, clients: int) -> int:
-    """Return the length of a folded update: a tenth of the population a round, 50 rounds, (6, 10^-5)."""
+    """Return the length of folded updates, planned for 50 rounds of a tenth of all clients, and (6, 10^-5)."""
     setting = Setting(ParticipationSchedule(10 * clients, clients, 50), dim=dim, delta=1e-5)
     return projection.choose_buckets(setting, multiplier_for_cost(setting.allowance(6.0)), projection.AUTO) or dim
 
 
 @cache
 def degree(clients: int, tolerance: int) -> int:
-    """Return the degree of SecAgg+."""
+    """Return the number of neighbours of a client in SecAgg+."""
     return solve(clients, tolerance, 1, SEMI_HONEST).degree
 
 
 class RoundTime(msgspec.Struct, frozen=True):
     """Seconds of aggregation of a configuration, plain and pipelined, with derived figures.
 
-    `busy` is the share of the round, `other` included, in which the slowest client or the server computes, or the
-    slowest link carries something; `share` is that of aggregation.
+    `plain_busy` and `pipelined_busy` are shares of the whole round, `other` included, in which the slowest client or
+    the server computes or the slowest link carries something.  `share` is the share of aggregation in the plain round.
     """
 
     costs: str
@@ -122,13 +122,13 @@ class RoundTime(msgspec.Struct, frozen=True):
     pipelined: float
     chunks: int
     bound: float
-    """The lower bound of any overlap: the slowest link's transfers, the slowest client's or the server's work."""
+    """Lower bound of aggregation, whatever overlaps: the work of the busiest link, client or server."""
     bottleneck: str
     speedup: float
-    """Of the whole round."""
+    """Of the whole round, `other` included."""
     over_bound: float
     projected: float
-    """Pipelined with folded updates: equal bytes a coordinate, fewer coordinates."""
+    """Seconds of pipelined aggregation with folded updates: fewer coordinates, and as many bytes for each."""
     projected_bound: float
     projected_bottleneck: str
     share: float
@@ -200,7 +200,7 @@ def round_time(configuration: Configuration, costs: Costs) -> RoundTime:
 
 
 def _pipelined(configuration: Configuration, costs: Costs) -> tuple[float, dict[Resource, float]]:
-    """Return the seconds of a pipelined round, and the work of each resource where the busiest has least."""
+    """Return the seconds of a pipelined round, and the work of each resource as in the lower bound `bound`."""
     devices = configuration.devices()
     m = chunks(configuration, costs, devices)
     steps = [costs.steps(configuration.shape(costs, count)) for count in (1, m)]
@@ -215,7 +215,7 @@ def configurations() -> list[Configuration]:
 
 
 def run_figure(costs: Costs, shown: Iterable[Configuration] | None = None) -> list[RoundTime]:
-    """Run all configurations of the figure, or those given: about a hundred rounds, plain and pipelined."""
+    """Run all configurations of the figure, or those in `shown`: about a hundred rounds, plain and pipelined."""
     return [round_time(configuration, costs) for configuration in (shown or configurations())]
 
 

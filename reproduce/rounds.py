@@ -1,4 +1,4 @@
-"""The paper's round times and the share of aggregation in a round, under its costs and under measured costs."""
+"""Round times and the share of aggregation in a round, under the paper's costs and under measured costs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -44,7 +44,7 @@ def compare_rounds(mixes: Sequence[Costs]) -> Experiment:
 
 def compare_overhead(mixes: Sequence[Costs]) -> Experiment:
     """Simulate ResNet-18 at 10 % dropout with growing numbers of clients (section 2.3.2): the share of aggregation."""
-    shown = [mix for mix in mixes if mix is not OVERLAP]  # of interest for pipelining alone
+    shown = [mix for mix in mixes if mix is not OVERLAP]  # OVERLAP differs in what pipelining gains
     times = {mix.name: run_shares(mix) for mix in shown}
     claims = {PAPER.name: share_claims(times[PAPER.name])}
     tables = [share_table(name, modelled) for name, modelled in times.items()]

@@ -18,12 +18,12 @@ Progress = Callable[[str], None]
 Scale = str
 SCALES = ("small", "paper")
 REASON = (
-    "Why they differ: the paper's figures cannot have the noise of epsilon = 6. Noise of z times the clip bound "
-    "on each of d coordinates is z sqrt(d) times it as a whole, and the sum of n updates at most n times. Signal "
-    "over noise is n / (z sqrt(d)) of the paper's task, all rounds counted as the paper does: nothing is learnt "
-    "at a thousandth, and little at a fiftieth. See docs/results/large-models.md. So at the small scale other "
-    "models on other data take the place of the paper's, which have few parameters: a softmax on public features, "
-    "and counts of words."
+    "Why they differ: the paper's figures cannot have the noise of epsilon = 6. If the noise on each of d coordinates "
+    "has a standard deviation of z clip bounds, its norm is z sqrt(d) clip bounds. The norm of the sum of n updates is "
+    "at most n clip bounds. Signal over noise is n / (z sqrt(d)) for the paper's task, with all rounds charged as in "
+    "the paper. At a thousandth nothing is learnt, and at a fiftieth little: see docs/results/large-models.md. So at "
+    "the small scale models with few parameters take the place of the paper's: a softmax on public features, and "
+    "counts of words."
 )
 
 
@@ -83,7 +83,7 @@ class TrainingRun:
 
     @property
     def last(self) -> float | None:
-        """Return the metric of the last round."""
+        """Return the metric after the last round."""
         return self.metric[-1] if self.metric else None
 
     @property
@@ -93,7 +93,7 @@ class TrainingRun:
 
 
 def choose_tasks(scale: Scale, names: Sequence[str], data_dir: Path | None) -> list[PaperTask]:
-    """Return the named tasks, or all; without a data directory, the digits."""
+    """Return the named tasks; without names the paper's three, or the digits at the small scale without data."""
     check_scale(scale)
     known = {task.name.lower(): task for task in (*TASKS, DIGITS)}
     if unknown := [name for name in names if name.lower() not in known]:

@@ -22,7 +22,7 @@ PAPER: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 """Accuracy in percent, or perplexity, of Orig and of XNoise by rate of dropout."""
 
 TrainingRuns = dict[tuple[str, float, str], TrainingRun]
-"""By task, rate of dropout and noise."""
+"""Runs by task, rate of dropout and noise strategy."""
 
 
 def paper_value(task: PaperTask, rate: float, noise: str) -> float | None:
@@ -35,7 +35,7 @@ def paper_value(task: PaperTask, rate: float, noise: str) -> float | None:
 def run_tasks(
     scale: Scale, tasks: Sequence[PaperTask], rates: Sequence[float], seed: int, data_dir: Path | None, report: Progress
 ) -> TrainingRuns:
-    """Run every task under both noises at every rate of dropout."""
+    """Run every task with Orig and with XNoise at every rate of dropout."""
     if any(not 0 <= rate < 1 for rate in rates):
         raise InputError("a rate of dropout lies in 0..1, below 1")
     found = {}

@@ -1,4 +1,4 @@
-"""The application of measured rounds: updates of a given length and no model, so that a round is its aggregation."""
+"""The application of measured rounds: updates of a given length and no model, so that rounds are mostly aggregation."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ class FixedServer(AppServer):
         return self._dim
 
     def use_output(self, round: RoundInfo, aggregate: Any) -> None:
-        """Do nothing."""
+        """Drop the sum."""
 
 
 class FixedClient(AppClient):

@@ -2,7 +2,8 @@
 
     python -m reproduce.cluster.clients FOLDER FIRST STEP
 
-FOLDER has the keys (`c1.key`...), `registry.json`, `links.json`, `lost.json` and the folder `configs`.
+The process runs every STEP-th client of the experiment, from zero-based index FIRST on.  FOLDER has the keys
+(`c1.key`...), `registry.json`, `links.json`, `lost.json` and the folder `configs`.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from dordis.protocol import Message, Party
 from reproduce.cluster.links import Link
 
 OWNERS_EPSILON = 1e6
-"""Owners let every measured round happen: nothing here is anybody's data."""
+"""The budget of every owner: so large that no round is refused.  The updates are nobody's data."""
 
 
 Handle = Callable[[Message], Message]
@@ -38,9 +39,10 @@ def handle_slowly(
     sleep: Callable[[float], None] = time.sleep,
     meter: Callable[[], float] = time.thread_time,
 ) -> Handle:
-    """Return a `handle` of a slower device, which sleeps for what that device would take longer.
+    """Return a function that answers like `handle`, as late as a device that is `slowness` times slower would.
 
-    Its sleep leaves the processor of this machine to others.  A lost client declines to upload.
+    It sleeps for the difference, so that other clients have the processor.  If `is_lost`, it raises Aborted instead
+    of uploading.
     """
 
     def handle_request(request: Message) -> Message:
@@ -56,7 +58,7 @@ def handle_slowly(
 
 
 def slow_down(participant: Participant, slowness: float, is_lost: bool) -> Participant:
-    """Let a participant behave like a slower device, or drop out before its uploads."""
+    """Make a participant answer as late as a slower device, and drop out before its uploads if `is_lost`."""
     create = participant.create_party
 
     def create_slow(welcome: Welcome) -> Party:
@@ -69,7 +71,7 @@ def slow_down(participant: Participant, slowness: float, is_lost: bool) -> Parti
 
 
 def create_clients(folder: Path, first: int, step: int) -> list[Participant]:
-    """Create every `step`-th client of an experiment, from `first` on."""
+    """Create every `step`-th client of an experiment, from zero-based index `first` on."""
     links = msgspec.json.decode((folder / "links.json").read_bytes(), type=tuple[Link, ...])
     lost = msgspec.json.decode((folder / "lost.json").read_bytes(), type=set[int])
     here, *others = [reading.read_config(path) for path in sorted((folder / "configs").glob("*.toml"))]

@@ -47,7 +47,7 @@ def measure_local(workload: Workload, links: Sequence[Link], command: str = "") 
 
 
 def read_own(runs: Iterable[Path]) -> Setting:
-    """Read rounds of clients on machines of their own from the directories of their runs, without each first round."""
+    """Read the rounds of a cluster of one's own from the directories of its runs, without each run's first round."""
     rounds: list[RoundRecord] = []
     for path in runs:
         rounds.extend(load_run(path).rounds[1:])
@@ -55,12 +55,12 @@ def read_own(runs: Iterable[Path]) -> Setting:
 
 
 def costs() -> Costs | None:
-    """Return the measured costs of steps that the results of this repository have, if they are there."""
+    """Return the measured costs of steps from `COSTS`, or None if there is no such file."""
     return msgspec.json.decode(COSTS.read_bytes(), type=Costs) if COSTS.exists() else None
 
 
 def keep_setting(setting: Setting, path: Path | None) -> ClusterResults:
-    """Return the results with a new setting: added to a file if one is given."""
+    """Add a setting to the results in the file `path`, if one is given, and return all results."""
     known = read_results(path) if path is not None and path.exists() else ClusterResults()
     try:
         training = measure_training() if known.training is None else known.training
@@ -84,6 +84,6 @@ def describe_command(workload: Workload, text: str, slower: float, latency: floa
 def plan_and_measure(
     workload: Workload, text: str, slower: float, latency: float, slowness: float, seed: int
 ) -> Setting:
-    """Plan the links of a workload and measure it."""
+    """Plan links for the clients of a workload, and measure its rounds behind these links."""
     links = plan_links(workload.clients, seed, slower, latency, slowness)
     return measure_local(workload, links, describe_command(workload, text, slower, latency, slowness, seed))

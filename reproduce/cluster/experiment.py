@@ -33,7 +33,7 @@ PORT = 8765
 NEVER = 3600.0
 """Seconds of a deadline that no client misses."""
 PATIENCE = 1200.0
-"""Seconds after which an experiment that hangs is given up, if nothing else is said."""
+"""Seconds after which an experiment is given up, unless the workload says otherwise."""
 AUTO = 0
 """Stands for `chunks = "auto"` among numbers of chunks."""
 
@@ -46,7 +46,7 @@ class Workload:
     dim: int
     chunks: Sequence[int]
     rounds: int = 2
-    """Of each run; the first one does not count."""
+    """Rounds of each run, of which the first does not count."""
     repeats: int = 1
     """Runs with each number of chunks; they take turns."""
     dropout: float = 0.0
@@ -178,7 +178,7 @@ def serve_and_join(folder: Path, workload: Workload, names: Namespaces) -> None:
 def started(
     namespace: str, command: Sequence[object], log: Path, awaited: str = ""
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a command in a namespace, first until its output has a line with the awaited text; end it at the end."""
+    """Start a command in a namespace, wait for the text `awaited` in its output, and end it when the context ends."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1"}
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -25,7 +25,7 @@ class Link(msgspec.Struct, frozen=True):
     client: int
     address: str
     mbps: float
-    """Each way."""
+    """Bandwidth in each direction."""
     latency: float
     """Seconds, each way."""
     slowness: float = 1.0
@@ -37,9 +37,9 @@ class Link(msgspec.Struct, frozen=True):
         return RELAY_PORT + self.client
 
     def device(self, crowd: float = 1.0) -> Device:
-        """Return the same link and device in virtual time, where `crowd` clients share a processor of this machine.
+        """Return the link and device for virtual time, if `crowd` clients share a processor of this machine.
 
-        What a slow device takes longer it sleeps, which needs no processor.
+        Only the time that a task takes on this machine is multiplied: a slower device sleeps for the rest of its time.
         """
         return Device(self.mbps * MEGABIT, self.latency, crowd + self.slowness - 1, WORKERS)
 
@@ -47,9 +47,11 @@ class Link(msgspec.Struct, frozen=True):
 def plan_links(
     clients: int, seed: int = 1, slower: float = 1.0, latency: float = LATENCY, slowness: float = 1.0
 ) -> tuple[Link, ...]:
-    """Return a link for every client; the i-th slowest takes i^-1.2 of the slowest one's time, in each of three orders.
+    """Return a link for every client, with bandwidths, latencies and speeds in three random orders of the clients.
 
-    `slower` divides all bandwidths; `slowness` is that of the slowest device, and nobody is faster than this machine.
+    In each of these orders the i-th slowest client takes i^-1.2 of the time of the slowest one.
+
+    `slower` divides all bandwidths; `slowness` is that of the slowest device; no device is faster than this machine.
 
     >>> [(link.address, round(link.mbps)) for link in plan_links(3)]
     [('10.77.1.1', 21), ('10.77.1.2', 78), ('10.77.1.3', 48)]

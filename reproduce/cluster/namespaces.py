@@ -17,7 +17,7 @@ from reproduce.cluster.links import SERVER, Link
 BURST_KB = 16
 """Bytes that may leave at once, in kB."""
 PACKETS = "gso_max_size 16384 gso_max_segs 11"
-"""A virtual link would carry packets of 64 kB at once; real links carry 1,500 bytes."""
+"""Settings of the virtual link, which would otherwise carry packets of 64 kB; real links carry 1,500 bytes."""
 SHORT = "match u16 0x0000 0xfc00 at 2"
 """Packets below 1,024 bytes, by the length in their header: acknowledgements and most messages of the protocol."""
 SEND_BUFFER = "4096 65536 131072"
@@ -62,7 +62,7 @@ def ip_lines(names: Namespaces) -> list[str]:
 
 
 def address_lines(links: Sequence[Link]) -> tuple[list[str], list[str]]:
-    """Return the lines for `ip -batch` within the server's and within the clients' namespace."""
+    """Return the lines for `ip -batch` that set addresses: in the server's namespace, and in the clients'."""
     server = ["link set lo up", f"addr add {SERVER}/16 dev to-clients", f"link set to-clients {PACKETS} up"]
     clients = [
         "link set lo up",
@@ -73,9 +73,10 @@ def address_lines(links: Sequence[Link]) -> tuple[list[str], list[str]]:
 
 
 def shaping_lines(links: Sequence[Link], device: str, field: str) -> list[str]:
-    """Return the lines for `tc -batch` that limit each client at one end; `field` is `src` or `dst`.
+    """Return the lines for `tc -batch` that limit the bandwidth of each client in one direction.
 
-    Short packets do not wait for the long ones of the same client, as with the fair queues of common systems.
+    `field` is `src` if packets come from the client's address, `dst` if they go to it.  Short packets do not wait for
+    the long ones of the same client, as with the fair queues of common systems.
     """
     lines = [f"qdisc add dev {device} root handle 1: htb r2q 1000"]
     for link in links:
@@ -94,7 +95,7 @@ def shaping_lines(links: Sequence[Link], device: str, field: str) -> list[str]:
 
 
 def limit_send_buffers(name: str) -> None:
-    """Bound what a connection of a namespace queues before its link, where later messages would wait for it."""
+    """Bound the bytes that a connection of a namespace queues: later messages wait behind them."""
     write = ["ip", "netns", "exec", name, "tee", "/proc/sys/net/ipv4/tcp_wmem"]
     subprocess.run(write, input=SEND_BUFFER, text=True, capture_output=True, check=False)
 

@@ -1,6 +1,6 @@
-"""Predicted seconds of measured rounds: from costs of single steps, and from the other numbers of chunks.
+"""Predicted seconds of measured rounds: from costs of single steps, or from rounds with other numbers of chunks.
 
-Both leave out what is not aggregation: invitation, training, and the application's use of the sum.
+Both predictions leave out what is not aggregation: invitation, training, and the application's use of the sum.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,8 +47,8 @@ def stage_means(stages: Mapping[str, float], m: int) -> tuple[float, list[float]
 def predict_from_rounds(rounds: Mapping[int, Mapping[str, float]], dim: int, m: int) -> float | None:
     """Predict a round of m chunks by the performance model, fitted to rounds of all other numbers of chunks.
 
-    `rounds` has the `stages` of a record by its number of chunks.  None if there are fewer than three other numbers, as
-    many as the model has terms.
+    `rounds` has the `stages` of a record by its number of chunks.  Return None if fewer than three other numbers of
+    chunks were measured: the model has three terms.
     """
     profile = Profile()
     for chunks, measured in rounds.items():
@@ -76,5 +76,5 @@ def predict_from_costs(costs: Costs, links: Sequence[Link], dim: int, lost: int,
 
 
 def relative_error(predicted: float | None, measured: float) -> float | None:
-    """Return by how much a prediction misses what was measured."""
+    """Return the relative difference of a prediction from the measured value."""
     return None if predicted is None else predicted / measured - 1

@@ -23,7 +23,7 @@ READY = "ready"
 
 
 async def delay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, latency: float) -> None:
-    """Write what is read, in order, each piece `latency` seconds after it came; pass on the end, too."""
+    """Write what is read, in order, each piece `latency` seconds after it came; pass on the end of the stream, too."""
     clock = asyncio.get_running_loop().time
     pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(WINDOW)
 
@@ -46,7 +46,7 @@ async def delay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, late
 
 
 async def close(writer: asyncio.StreamWriter, is_whole: bool) -> None:
-    """Close one end of a connection, after what was written to it has left if the connection was carried whole."""
+    """Close one end of a connection: once all that was written to it has left if `is_whole`, otherwise at once."""
     if not is_whole:
         writer.transport.abort()
     writer.close()
@@ -70,7 +70,7 @@ class Relay:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def start(self, port: int) -> "Relay":
-        """Listen on loopback, at a free port if it is 0."""
+        """Listen on loopback at `port`, or at a free port if `port` is 0."""
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", port)
         return self
 

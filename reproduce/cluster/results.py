@@ -1,4 +1,4 @@
-"""Results of cluster experiments: the file of the last runs, and figures 2 and 10 as tables and a chart of them.
+"""Results of cluster experiments: the file with those of the last runs, and figures 2 and 10 as tables and a chart.
 
 `read_results()` returns what docs/results/cluster/cluster.json holds.
 """
@@ -54,7 +54,7 @@ class Setting(msgspec.Struct, frozen=True):
     dropped: int
     mbps: tuple[float, float] | None
     latency: float | None
-    """The largest one, one way, in seconds."""
+    """The largest latency of a client, one way, in seconds."""
     slowness: float
     rows: tuple[MeasuredChunks, ...]
     auto: tuple[int, ...] = ()
@@ -113,7 +113,7 @@ def write_results(results: ClusterResults, path: Path) -> None:
 
 
 def add_setting(results: ClusterResults, setting: Setting) -> ClusterResults:
-    """Return results with a setting; of an earlier one of the same title, what was not measured again is kept."""
+    """Return results with a setting; an earlier one of the same title is merged into it (`merge_settings`)."""
     others = tuple(known for known in results.settings if known.title != setting.title)
     for known in results.settings:
         if known.title == setting.title:
@@ -135,7 +135,7 @@ def merge_settings(known: Setting, new: Setting) -> Setting:
 
 
 def predict_rows(rows: Sequence[MeasuredChunks], dim: int) -> tuple[MeasuredChunks, ...]:
-    """Return rows with the prediction of each from the fastest rounds of the others."""
+    """Return rows, each with its prediction from the fastest rounds of the other numbers of chunks."""
     stages = {row.chunks: row.stages for row in rows}
     return tuple(msgspec.structs.replace(row, from_rounds=predict_from_rounds(stages, dim, row.chunks)) for row in rows)
 
@@ -190,7 +190,7 @@ class Headline(msgspec.Struct, frozen=True):
     from_costs: tuple[float, float] | None
     """Least and largest relative error of predictions from costs."""
     from_rounds: tuple[float, float] | None
-    """The same from the rounds of other numbers of chunks."""
+    """Least and largest relative error of predictions from rounds with other numbers of chunks."""
 
 
 def find_headline(results: ClusterResults) -> Headline:
@@ -241,7 +241,7 @@ def figure_2_table(results: ClusterResults) -> Table:
 
 
 def aggregation_share(row: MeasuredChunks | None, results: ClusterResults) -> float | None:
-    """Return the share of aggregation in a round that trains for as long as was measured; None if it is not known."""
+    """Return the share of aggregation in aggregation and measured training; None if either was not measured."""
     return None if row is None or not results.training else row.best / (row.best + results.training)
 
 

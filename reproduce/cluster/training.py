@@ -1,4 +1,4 @@
-"""The seconds that a client trains: the paper's CNN on as many images as a FEMNIST client of the paper has."""
+"""The seconds of a client's training: the paper's CNN on as many images as a FEMNIST client of the paper has."""
 
 from time import thread_time
 

@@ -10,7 +10,7 @@ HOLDS = "holds"
 DIFFERS = "differs, because "
 CANNOT = "cannot be run here: "
 SMALL, FULL = "small", "paper"
-"""Scales: minutes on data at hand, or the paper's models and rounds."""
+"""Scales: small runs on data at hand, in minutes, or the paper's models and rounds."""
 
 
 @dataclass(frozen=True)
@@ -21,18 +21,18 @@ class Job:
     arguments: Mapping[str, Any]
     label: str
     alone: bool = False
-    """It measures seconds: no other job runs beside it, and its section is shown without it where it cannot run."""
+    """The job measures seconds: no other job runs meanwhile.  Its section is shown even if this job cannot run."""
 
 
 CANNOT_RUN = "cannot"
-"""Key of the reason in the result of a job that could not run alone here."""
+"""Key of the reason, in place of the result of an `alone` job that could not run on this machine."""
 Results = Mapping[str, Any]
 """Results of jobs by label; a job that was not run is missing."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A statement of the paper, its number, ours, and whether it holds."""
+    """A statement of the paper, the paper's number, our number, and whether the statement holds here."""
 
     statement: str
     paper: str
@@ -41,7 +41,7 @@ class Verdict:
 
     @classmethod
     def decide(cls, statement: str, paper: str, ours: str, holds: bool, reason: str) -> "Verdict":
-        """Return a verdict; one that misses is NO with the reason."""
+        """Return a verdict, which is NO with the reason if `holds` is false."""
         return cls(statement, paper, ours, HOLDS if holds else f"NO: {DIFFERS}{reason}")
 
     @property
@@ -76,7 +76,7 @@ class Section:
     number: str
     title: str
     what: str
-    """The first line: real training, real messages, measured times, or a model."""
+    """The first paragraph: whether training, messages and times are real, or computed by a model."""
     jobs: Callable[[str], Sequence[Job]]
     show: Callable[[Results], Content]
 
@@ -87,5 +87,5 @@ class Section:
 
 
 def no_jobs(scale: str) -> Sequence[Job]:
-    """Return no jobs: the section is computed when it is shown."""
+    """Return no jobs, for a section that is computed when it is shown."""
     return ()

@@ -1,4 +1,4 @@
-"""Why the paper's accuracy at epsilon = 6 cannot be reproduced: its artifact's noise lacks the scale."""
+"""Why the paper's accuracy at epsilon = 6 cannot be reproduced: the noise of its artifact is not scaled."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ MODEL = (
     "app.options.momentum=0.9",
     "app.options.tested=2000",
 )
-"""Rates with which 15 rounds are enough without noise; the paper's are for 150."""
+"""Learning rate and momentum with which 15 rounds suffice without noise; the paper's are for 150 rounds."""
 CHANCE = 0.1
 WHAT = (
     f"A CNN of {PARAMETERS:,} parameters was trained on CIFAR-10 at ideal fidelity. {ROUNDS} rounds were planned and "
@@ -32,9 +32,10 @@ WHAT = (
     "noise: correct noise (as much as epsilon = 6 requires), the noise of the artifact, or no noise. The artifact is "
     "the code that the paper's authors published. Its `dskellam.py` (SamuelGong/Dordis, lines 184-203 of commit "
     "75ea0da) multiplies the data by `scale`, and then adds Skellam noise of the standard deviation `local_stddev`, "
-    "which is not multiplied by `scale`. Its `ddgauss.py` multiplies both. In the artifact's accounting `local_stddev` "
-    "is in units of updates. `reproduce/paper/unscaled.py` leaves out the scale in the same way, and the ledger counts "
-    "the noise that is really added."
+    "which is not multiplied by `scale`. But the artifact's accounting takes `local_stddev` for the standard deviation "
+    "before scaling. Its `ddgauss.py` multiplies data and noise by `scale`. For the runs with the artifact's noise "
+    "`reproduce/paper/unscaled.py` leaves out the scale as `dskellam.py` does, and the ledger counts the noise that is "
+    "really added."
 )
 
 
@@ -44,7 +45,7 @@ def label(variant: str) -> str:
 
 
 def jobs(scale: str) -> Sequence[Job]:
-    """Return a run for each noise; at the paper's scale also three rounds of ResNet-18."""
+    """Return the job of a run with each noise; at the paper's scale also of three rounds of ResNet-18."""
     dropout = ("simulation.dropout={kind='none'}", f"federation.rounds={ROUNDS}")
     found = [
         training_job(label(name), "paper-cifar10", [*MODEL, *dropout, *keys], "accuracy")
@@ -79,7 +80,8 @@ def show(results: Results) -> Content:
             "66 % (ResNet-18, 150 rounds)",
             f"{100 * correct:.1f} %, chance is 10 %",
             not drowned,
-            "correct noise drowns the sum of 16 updates; the paper's accuracy must have been measured with less noise",
+            "with correct noise the sum of 16 updates teaches next to nothing; the paper's accuracy must have been "
+            "measured with less noise",
         ),
         Verdict.decide(
             "the artifact's noise, which lacks the scale, costs at most 5 points of accuracy",
@@ -98,7 +100,7 @@ def show(results: Results) -> Content:
 
 
 def format_epsilon(value: float | None) -> str:
-    """Format an epsilon; a guarantee that says nothing is called none."""
+    """Format an epsilon; None and infinity, which guarantee nothing, become `none`."""
     return "none" if value is None or value == float("inf") else f"{value:,.2f}"
 
 

@@ -1,4 +1,4 @@
-"""Run sections of the page, print them, or write the page."""
+"""Run the jobs of sections, and print the sections or write the pages."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ NOTE = "run.json"
 
 
 class RunNote(msgspec.Struct, frozen=True):
-    """How the command that wrote a page ran."""
+    """Time, processors and jobs of a run of the command, and whether it was interrupted."""
 
     minutes: float
     cores: int
@@ -30,12 +30,12 @@ class RunNote(msgspec.Struct, frozen=True):
     run: int
     """Jobs that were run."""
     cached: int
-    """Jobs whose results were there before."""
+    """Jobs whose results were cached before the run."""
     failed: int
     is_interrupted: bool
 
     def describe(self) -> str:
-        """Say it in a sentence."""
+        """Return this note as a sentence of the page."""
         end = "was interrupted after" if self.is_interrupted else "took"
         return (
             f"The command {end} {self.minutes:.0f} minutes on {self.cores} cores, {self.workers} jobs at a time: "
@@ -46,9 +46,10 @@ class RunNote(msgspec.Struct, frozen=True):
 def run_sections(
     sections: Sequence[Section], scale: str, data_dir: Path | None, cache: Path, workers: int
 ) -> tuple[dict[str, Finished], RunNote | None]:
-    """Run the jobs of sections that have no cached result, `workers` at a time; 0: run nothing.
+    """Return the results of the sections' jobs, and a note on the run; run the jobs without a cached result.
 
-    An interrupt ends the run: what is finished is returned, and the note says so.
+    `workers` jobs run at a time; with 0 nothing is run, and the note is None.  After an interrupt the results of
+    finished jobs are returned, and the note says that the run was interrupted.
     """
     check_scale(scale)
     jobs = {job.label: job for section in sections for job in section.jobs(scale)}
@@ -82,7 +83,7 @@ def write_pages(
 
 
 def run_all(scale: str, data_dir: Path | None, output: Path, cache: Path, workers: int) -> bool:
-    """Run every section, note how, and write the pages; 0 workers: only write them. False if it was interrupted."""
+    """Run every section and write the pages, or with 0 workers only write them; return False after an interrupt."""
     from reproduce.paper.sections import SECTIONS
 
     sections, path = list(SECTIONS.values()), cache / scale / NOTE

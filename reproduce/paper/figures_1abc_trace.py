@@ -8,12 +8,12 @@ from reproduce.paper import CANNOT, Content, Grid, Job, Results, Section, Verdic
 from reproduce.paper.training import NOISES, TINY, training_job
 
 VOLATILE = 100
-"""Devices of the trace that clients are: of all, those that come and go most often."""
+"""Number of devices whose availability the clients follow: those of the trace that come and go most often."""
 BUDGET = 6.0
 STRATEGIES = ("none", "orig", "early", "con-8", "con-5", "con-2", "xnoise")
 PAPER_EPSILON = {"cifar10": 8.6, "cifar100": 7.9}
 COHORT = ("protocol.threshold=2", "protocol.tolerance=14", "federation.tries=50")
-"""A round of 16 may lose nearly all: the paper's rounds always have an output."""
+"""A round of 16 clients may lose 14 of them: in the paper every round has a result, whatever the dropout."""
 WRITERS = (
     "federation.per_round=100",
     "federation.rounds=20",
@@ -29,10 +29,10 @@ WRITERS = (
 SEEDS = (0, 1, 2)
 WIDE = 0.3
 DEVICES = (
-    f"Every client behaves like one of the {VOLATILE} most volatile phones of FLASH, those that come and go most "
-    "often. FLASH is a trace of real phones that says in which half hours each phone was available. Each round takes "
-    "one half hour. The server selects among the clients whose phones are available, and a client drops out if its "
-    "phone is not available in the next half hour."
+    "FLASH is a trace of real phones that says in which half hours each phone was available. Each client behaves like "
+    f"one of the {VOLATILE} phones of FLASH that come and go most often. Each round takes one half hour. The server "
+    "selects among the clients whose phones are available, and a client drops out if its phone is not available in the "
+    "next half hour."
 )
 SHORT = (
     "have updates of 16 zeros, because epsilon does not depend on the updates. They have the paper's accounting, 16 "
@@ -55,18 +55,18 @@ ACCURACY_HEADS = ("noise", "accuracy of three seeds, %", "mean, %", "lost, in pe
 
 
 def epsilon_job(task: str, noise: str) -> Job:
-    """Return a run of 100 volatile devices, 16 a round, at the paper's settings."""
+    """Return the job of a run at the paper's settings: clients follow 100 volatile devices, 16 clients a round."""
     keys = [*TINY, *NOISES[noise], *COHORT, "privacy.bits=16"]
     return training_job(f"trace epsilon {task} {noise}", f"paper-{task}", keys, "", VOLATILE)
 
 
 def accuracy_label(noise: str, seed: int) -> str:
-    """Name a training run under the trace."""
+    """Name a training run with the dropouts of the trace."""
     return f"trace accuracy {noise} seed {seed}"
 
 
 def accuracy_job(noise: str, seed: int) -> Job:
-    """Return a training run of MNIST by writers under the trace."""
+    """Return the job of a training run on MNIST by writers, with the dropouts of the trace."""
     keys = [*WRITERS, *NOISES[noise], f"simulation.seed={seed}"]
     return training_job(accuracy_label(noise, seed), "mnist-writers", keys, "accuracy", VOLATILE)
 
@@ -84,7 +84,7 @@ def figure_1b_jobs(scale: str) -> Sequence[Job]:
 
 
 def figure_1c_jobs(scale: str) -> Sequence[Job]:
-    """Return the privacy of every strategy over 300 rounds."""
+    """Return the runs that give the epsilon of every strategy over 300 rounds."""
     return [epsilon_job("cifar100", noise) for noise in STRATEGIES if noise != "none"]
 
 
@@ -116,7 +116,7 @@ def privacy_verdicts(results: Results, task: str) -> list[Verdict]:
     spent = {noise: results[f"trace epsilon {task} {noise}"]["epsilon"][-1] for noise in STRATEGIES[1:]}
     paper = PAPER_EPSILON[task]
     mean = fmean(results[f"trace epsilon {task} orig"]["dropped"])
-    other = f"the availability trace is another one: here {mean:.0%} of the clients drop out of a round on average"
+    other = f"our trace is not the paper's: in ours {mean:.0%} of the clients drop out of a round on average"
     return [
         Verdict.decide(
             "Orig spends more than its budget of 6", f"{paper}", f"{spent['orig']:.2f}", spent["orig"] > 6, other
@@ -168,7 +168,7 @@ def show_figure_1b(results: Results) -> Content:
             "19-29 %",
             f"{lost:.1f} %",
             19 <= lost <= 29,
-            "a small model on public features loses another share of its accuracy than ResNet-18",
+            "a small model on public features does not lose the same share of its accuracy as ResNet-18",
         ),
         Verdict.decide(
             "Con-8 has too much noise: less accuracy than Con-5 and Con-2 (accuracies in this order)",
@@ -187,7 +187,7 @@ def show_figure_1b(results: Results) -> Content:
 
 def show_figure_1c(results: Results) -> Content:
     """Compare the privacy of all strategies over 300 rounds."""
-    said = "for CIFAR-100 Con-5 loses 16 % of the accuracy, and Early 19-29 %"
+    said = "on CIFAR-100 Con-5 loses 16 % of the accuracy, and Early 19-29 %"
     verdicts = [
         *privacy_verdicts(results, "cifar100"),
         Verdict(

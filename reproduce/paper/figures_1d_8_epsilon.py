@@ -14,14 +14,14 @@ PAPER_ORIG = {"FEMNIST": 8.3, "CIFAR-10": 8.2, "Reddit": 8.7}
 BASELINES = ("early", "con-2", "con-8")
 BUDGETS = (3.0, 6.0, 9.0)
 CLOSE = 0.05
-"""The paper prints one digit."""
+"""Accepted difference from the paper's epsilon, of which it prints one decimal."""
 RUN = (
     "Real runs of dordis were made at ideal fidelity (no masks, noise of the same distribution) and at the paper's "
     "settings (sections 2.3 and 6.1: clients, rounds, accounting, threat model, T = n/2, dropout before the upload). "
     "Two things differ: coordinates have 16 bits instead of 20, and updates are 16 zeros, because epsilon does not "
     "depend on the model. Epsilon is the value that the ledger recorded in the last round."
 )
-RUN_8 = f"{RUN} A list of five values is for a dropout of 0, 10, 20, 30 and 40 % of the clients."
+RUN_8 = f"{RUN} Lists of five values are those at a dropout of 0, 10, 20, 30 and 40 % of the clients."
 
 
 def label(task: str, noise: str, rate: float, budget: float = BUDGET) -> str:
@@ -30,19 +30,19 @@ def label(task: str, noise: str, rate: float, budget: float = BUDGET) -> str:
 
 
 def job(task: str, noise: str, rate: float, budget: float = BUDGET) -> Job:
-    """Return the run of a task at a dropout rate; 16 bits instead of 20 make noise tables small."""
+    """Return the job of a task at a dropout rate; with 16 bits instead of 20 the sampler's noise tables are small."""
     keys = [*TINY, *NOISES[noise], *dropout_keys(rate), f"privacy.epsilon={budget}", "privacy.bits=16"]
     return training_job(label(task, noise, rate, budget), PRESETS[task], keys)
 
 
 def figure_8_jobs(scale: str) -> Sequence[Job]:
-    """Return Orig and XNoise of every task and rate, and the other baselines of CIFAR-10."""
+    """Return the runs with Orig and XNoise of every task at every rate, and with the other baselines of CIFAR-10."""
     both = [job(task, noise, rate) for task in PRESETS for noise in ("orig", "xnoise") for rate in RATES]
     return [*both, *(job("CIFAR-10", noise, rate) for noise in BASELINES for rate in RATES)]
 
 
 def figure_1d_jobs(scale: str) -> Sequence[Job]:
-    """Return Orig over CIFAR-10's clients at every rate and budget."""
+    """Return the runs with Orig and the clients of CIFAR-10 at every rate and budget."""
     return [job("CIFAR-10", "orig", rate, budget) for budget in BUDGETS for rate in RATES]
 
 
@@ -91,7 +91,7 @@ def show_figure_8(results: Results) -> Content:
 
 
 def baseline_verdicts(results: Results) -> list[Verdict]:
-    """Check the paper's words on Con-2, Con-8 and Early, over CIFAR-10's clients."""
+    """Check the paper's statements on Con-2, Con-8 and Early, with the clients of CIFAR-10."""
     two, eight = ([spent(results, label("CIFAR-10", noise, rate)) for rate in RATES] for noise in ("con-2", "con-8"))
     rounds = [results[label("CIFAR-10", "early", rate)]["rounds"] for rate in RATES]
     shown = ", ".join

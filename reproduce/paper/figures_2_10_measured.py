@@ -1,4 +1,4 @@
-"""Figures 2 and 10, measured: rounds of `dordis serve` and real clients in network namespaces, at most 12 minutes."""
+"""Figures 2 and 10, measured in at most 12 minutes: rounds of `dordis serve` and real clients in network namespaces."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from reproduce.cluster.training import measure_training
 from reproduce.paper import CANNOT_RUN, Job, Results
 
 LATENCY, SEED = 0.05, 1
-"""Seconds, one way, of the largest latency; the seed of links."""
+"""The largest latency of a client, one way, in seconds; the seed of links."""
 ROUNDS = 2
 """Rounds with each number of chunks, of which the first does not count."""
 SETTINGS: tuple[dict[str, Any], ...] = (
@@ -55,7 +55,7 @@ def run_client_training(arguments: Mapping[str, Any], data_dir: Path | None) -> 
 
 
 def read_measured(results: Results) -> ClusterResults:
-    """Return what was measured in this run."""
+    """Return the settings and the training time that were measured in this run."""
     found = [results[label(setting)] for setting in SETTINGS]
     settings = [msgspec.convert(one, Setting, strict=False) for one in found if CANNOT_RUN not in one]
     training = results[TRAINING]

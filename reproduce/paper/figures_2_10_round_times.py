@@ -82,7 +82,7 @@ def run_share_times(arguments: Mapping[str, Any], data_dir: Path | None) -> dict
 
 
 def claim_data(claim: Claim) -> list[str]:
-    """Return statement, claim, observation and verdict."""
+    """Return a claim as strings: statement, claimed value, observed value, verdict."""
     return [claim.statement, claim.claimed, claim.observed, claim.verdict]
 
 
@@ -126,7 +126,7 @@ def show_figure_2(results: Results) -> Content:
 
 
 def find_measured(results: Results) -> tuple[ClusterResults, list[str]]:
-    """Return the rounds measured in this run, or else the stored ones, and remarks that say which and how."""
+    """Return the rounds measured in this run, or else the stored ones, and remarks on how they were measured."""
     cluster, remarks = read_measured(results), []
     if not cluster.settings:
         cluster = read_results()
@@ -141,7 +141,7 @@ def find_measured(results: Results) -> tuple[ClusterResults, list[str]]:
 
 
 def obstacle_verdicts(results: Results) -> list[Verdict]:
-    """Say for each setting that was not measured in this run why."""
+    """Return a verdict with the reason for each setting that could not be measured in this run."""
     return [
         Verdict(said, "no statement", "not run", f"{CANNOT}{reason}")
         for said, reason in list_obstacles(results).items()
@@ -162,7 +162,7 @@ def gain_verdicts(cluster: ClusterResults) -> list[Verdict]:
 
 
 def largest_gain(settings: Sequence[Setting]) -> tuple[float, str]:
-    """Return the largest ratio of plain to pipelined seconds, and where it was measured."""
+    """Return the largest ratio of plain to pipelined seconds, and the setting in which it was measured."""
     gains = [
         (
             plain.best / row.best,

@@ -23,8 +23,8 @@ DRAWN_3 = (
 )
 DRAWN_4 = (
     f"{DRAWN} In the paper's example a round has four clients (|U| = 4), T = 2, and the noise planned for the sum has "
-    "variance 1. Each client adds three components of noise. It never removes the first component; the table has the "
-    "variances of the components that it removes."
+    "variance 1. Each client adds three components of noise, of which the first is never removed. The table has the "
+    "variances of the components that a survivor removes."
 )
 DRAWN_6 = f"{DRAWN} Three chunks go through the paper's five stages, each of which takes one second."
 DRAWN_1 = (
@@ -32,7 +32,7 @@ DRAWN_1 = (
     "computation of the server, comm communication (in dordis: the upload), and comm-down the download."
 )
 UNIT = Fraction(2**20)
-"""The central variance that is divided: shares are exact multiples of 2^-20 of it."""
+"""The planned variance of the example, so large that rounding its shares to multiples of 2^-20 does not matter."""
 
 
 def example() -> NoisePlan:
@@ -41,7 +41,7 @@ def example() -> NoisePlan:
 
 
 def near(value: Fraction) -> Fraction:
-    """Return a share of the target as a simple fraction: shares are rounded up to the noise sampler's grid."""
+    """Return a share of the planned variance as a simple fraction, without the rounding to the noise sampler's grid."""
     return (value / UNIT).limit_denominator(1000)
 
 
@@ -82,12 +82,12 @@ def show_figure_3(results: Results) -> Content:
             categories=("rebasing", "decomposition"),
         )
     ]
-    remark = "dordis simulates rebasing for its cost only: `privacy.noise.kind = 'rebasing'` proves no epsilon."
+    remark = "dordis simulates rebasing for its cost only: with `privacy.noise.kind = 'rebasing'` no epsilon is proved."
     return Content([verdict], [Grid("two add-then-remove approaches", heads, rows)], charts, [remark])
 
 
 def show_figure_4(results: Results) -> Content:
-    """Draw the components of a client's noise, and what is left after 0, 1 and 2 dropouts."""
+    """Draw the components of a client's noise, and the noise left in the sum after 0, 1 and 2 dropouts."""
     plan = example()
     shares = [near(share) for share in (*plan.base, *plan.removable)]
     rows, left = [], []
@@ -124,7 +124,7 @@ def show_figure_4(results: Results) -> Content:
     )
     categories = ("no client drops", "one drops", "two drop")
     chart = BarChart("Figure 4: noise that a survivor leaves in the sum", "", "variance", series, categories=categories)
-    heads = ("dropouts", "each survivor removes", "together", "left in the sum")
+    heads = ("dropouts", "each survivor removes", "their sum", "left in the sum")
     return Content(verdicts, [Grid("variances", heads, rows)], [chart])
 
 
@@ -176,7 +176,7 @@ def show_figure_6(results: Results) -> Content:
 
 
 def all_exclusive(work: dict[str, list[Stretch]]) -> bool:
-    """Tell whether no two slots of a resource overlap."""
+    """Tell whether no resource has two slots that overlap."""
     ordered: Sequence[list[Stretch]] = [sorted(items, key=lambda slot: slot.start) for items in work.values()]
     return all(a.end <= b.start for items in ordered for a, b in pairwise(items))
 

@@ -1,4 +1,4 @@
-"""Run jobs two at a time and cache their results, so that a run that was interrupted resumes."""
+"""Run jobs side by side and cache their results, so that the same command continues an interrupted run."""
 
 import hashlib
 import json
@@ -28,7 +28,8 @@ KINDS = {
     "cluster": "reproduce.paper.figures_2_10_measured:run_cluster",
     "client-training": "reproduce.paper.figures_2_10_measured:run_client_training",
 }
-"""Functions of jobs, by kind or `module:function`: they take arguments and data directory, and return plain data."""
+"""Functions by kind of job: they take arguments and data directory, and return plain data.  A kind that is not in this
+table is a `module:function` itself."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,13 @@ class Finished:
 
 
 class Progress:
-    """Is told which job starts, and how each ended; says nothing."""
+    """An observer of jobs that ignores their starts and ends; subclasses report them."""
 
     def start(self, job: Job) -> None:
-        """Note that a job starts."""
+        """Take note of a job that starts."""
 
     def end(self, job: Job, finished: Finished) -> None:
-        """Note the end of a job."""
+        """Take note of a job's end and result."""
 
 
 def cache_path(folder: Path, job: Job) -> Path:
@@ -81,10 +82,10 @@ def run_job(kind: str, arguments: Mapping[str, Any], data_dir: str | None) -> Fi
 def run_jobs(
     jobs: Iterable[Job], folder: Path, data_dir: Path | None, workers: int, progress: Progress
 ) -> dict[str, Finished]:
-    """Return the results of all jobs; those without a cached one are run, `workers` at a time, measurements last.
+    """Return the results of all jobs; run jobs without a cached result, `workers` at a time, jobs that run alone last.
 
     A job that fails has an error instead of a result, and the others go on.  An interrupt ends all workers and is
-    raised; what was finished is in the cache.
+    raised again; the results of finished jobs are in the cache.
     """
     wanted = {job.label: job for job in jobs}
     found = read_cached(folder, wanted.values())

@@ -1,4 +1,4 @@
-"""The page docs/results/paper.md, and the same as HTML with charts."""
+"""The page docs/results/paper.md, and the same page in HTML with charts."""
 
 import html
 from collections.abc import Mapping, Sequence
@@ -38,9 +38,9 @@ DATA = (
     "devices' availability with `avail` in its name. A *job* is one run, one measurement or one simulation."
 )
 COUNTS = (
-    "The table has the number of statements of each section by their verdict. The column *seconds* has the time of all "
-    "jobs of a section, one after the other, on the machine that ran them. A job that several sections need is counted "
-    "in each of them."
+    "The table has the number of statements of each section by their verdict. The column *seconds* adds up the times "
+    "of all jobs of a section, on the machine that ran them. A job that several sections need is counted in each of "
+    "them."
 )
 CHARTS = "The charts of this section are in `paper.html`, which `python -m reproduce all` writes beside this page."
 NOT_RUN = "not run"
@@ -57,14 +57,14 @@ def describe_command(scale: str) -> str:
 
 
 def missing_jobs(section: Section, scale: str, finished: Mapping[str, Finished]) -> list[str]:
-    """Return why a section has no results: its jobs that were not run, with the error of each."""
+    """Return the labels of the jobs without which a section is not shown, each with the error if the job failed."""
     labels = [job.label for job in section.jobs(scale) if not job.alone]
     missing = [label for label in labels if label not in finished or finished[label].error]
     return [f"{label}{': ' + finished[label].error if label in finished else ''}" for label in missing]
 
 
 def show_section(section: Section, scale: str, finished: Mapping[str, Finished]) -> Content | None:
-    """Return the content of a section, or None if a job of it was not run; measurements may be missing."""
+    """Return the content of a section, or None if a job without `alone` has no result."""
     if missing_jobs(section, scale, finished):
         return None
     results: dict[str, Any] = {}
@@ -88,7 +88,7 @@ def seconds_of(section: Section, scale: str, finished: Mapping[str, Finished]) -
 
 
 def write_markdown(sections: Sequence[Section], scale: str, finished: Mapping[str, Finished], how_run: str = "") -> str:
-    """Return the whole page; `how_run` says how long the command took, and where."""
+    """Return the whole page; `how_run` is a sentence on the run that gave the results (`RunNote.describe`)."""
     parts = [
         f"# {TITLE}",
         INTRODUCTION,

@@ -1,4 +1,4 @@
-"""Progress of the command: a line where a section begins and ends, with elapsed and expected time."""
+"""Progress of the command: a line when a section begins and when it ends, with elapsed and expected time."""
 
 import re
 import time
@@ -13,13 +13,13 @@ ROW = re.compile(r"^\| ((?:figure|table|experiment) \w+) \|.*\| ([\d,]+) \|$", r
 
 
 def read_expected(page: Path) -> dict[str, float]:
-    """Return the seconds of every section's jobs that a page written before has; nothing if there is none."""
+    """Read the seconds of each section's jobs from an earlier version of the page; empty if there is no page."""
     text = page.read_text(encoding="utf-8") if page.is_file() else ""
     return {name: float(seconds.replace(",", "")) for name, seconds in ROW.findall(text)}
 
 
 def assign_jobs(sections: Sequence[Section], scale: str, cached: Iterable[str]) -> dict[str, list[Job]]:
-    """Return the jobs that each section has to run: one that several need belongs to the first, cached ones to none."""
+    """Return each section's jobs that are to run; a job of several sections is assigned to the first of them."""
     known, found = set(cached), {}
     for section in sections:
         found[section.number] = [job for job in section.jobs(scale) if job.label not in known]

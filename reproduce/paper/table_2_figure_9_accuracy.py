@@ -15,16 +15,16 @@ from reproduce.utility import PAPER, RATES
 
 CURVE_RATE = 0.2
 LOSS = 0.9
-"""Points of accuracy that XNoise loses at most, says the paper."""
+"""According to the paper, XNoise loses at most so many points of accuracy against Orig."""
 CLOSE = 2
-"""Rounds to half of the progress that may differ: one seed tells no less."""
+"""Largest difference in rounds to half of the progress that counts as equal: one seed shows no smaller one."""
 BOTH = ("orig", "xnoise")
 AT_ORIGS = "xnoise at orig's epsilon"
 
 
 @dataclass(frozen=True)
 class StandIn:
-    """A task of the paper, and the preset that takes its place: other data, and a model that honest noise leaves."""
+    """A task of the paper, and the preset in its place, with a model that learns under the noise of epsilon = 6."""
 
     task: str
     preset: str
@@ -52,21 +52,22 @@ TASKS = (
     StandIn(
         "FEMNIST",
         "mnist-writers",
-        "MNIST divided among its 539 writers, with public features",
+        "a softmax model on public features of the images of MNIST ({preset}). Each of the 539 writers is a client.",
         ("federation.rounds=10",),
         (0, 1, 2),
     ),
     StandIn(
         "CIFAR-10",
         "cifar10-features",
-        "CIFAR-10 divided among 1,000 clients with random mixes of labels (LDA(1)), with public features",
+        "a softmax model on public features of the same images ({preset}). The images are divided among 1,000 clients "
+        "with random mixes of labels (LDA(1)).",
         ("federation.rounds=10", "app.options.partition.kind=lda"),
         (0, 1, 2),
     ),
     StandIn(
         "Reddit",
         "chat",
-        "a chat, with a language model that counts words",
+        "a language model on the messages of a chat, by counting words ({preset}). Each person is a client.",
         ("federation.rounds=10", "app.options.words=5"),
         (0, 1, 2),
         "perplexity_user",
@@ -75,17 +76,18 @@ TASKS = (
 SEMI_HONEST = ("protocol.mode=semi-honest", "protocol.colluders=0", "protocol.threshold=50", "protocol.tolerance=50")
 """The paper's threat model: T = t = n/2, no colluders."""
 TRAINED = (
-    "Real training was done at ideal fidelity (no masks, noise of the same distribution) on stand-ins for the paper's "
-    "data: MNIST by its writers, CIFAR-10 with 1,000 clients, chat texts. Small models take the place of the paper's "
-    "networks, because they can learn in spite of the noise that epsilon requires: for images a softmax model on "
-    "public features (numbers that a fixed public function computes from each image), for texts a language model that "
-    "is computed from noisy counts of words. As in the paper, clients drop out before the upload, T = t = n/2, and "
-    "there are no colluders. The runs are planned for epsilon = 6, over all rounds in which a client takes part, at "
-    "delta = 1e-5. Every run has 10 rounds."
+    "Real training was done at ideal fidelity (no masks, noise of the same distribution). The data are MNIST divided "
+    "among its writers (for the paper's FEMNIST), CIFAR-10 divided among 1,000 clients, and chat messages (for "
+    "Reddit). Small models take the place of the paper's networks, because they can learn in spite of the noise that "
+    "epsilon requires. For images this is a softmax model on public features (numbers that a fixed public function "
+    "computes from each image), for texts a language model that is computed from noisy counts of words. As in the "
+    "paper, clients drop out before the upload, T = t = n/2, and there are no colluders. The runs are planned for "
+    "epsilon = 6 at delta = 1e-5, which holds for a client over all rounds in which it takes part. Every run has 10 "
+    "rounds."
 )
 TRAINED_2 = (
-    f"{TRAINED} What XNoise loses against Orig is in points of accuracy or in percent of perplexity: the mean over "
-    "seeds, and its standard error (se)."
+    f"{TRAINED} The loss of XNoise against Orig is in points of accuracy or in percent of perplexity: its mean over "
+    "seeds, and the standard error (se) of this mean."
 )
 
 
@@ -104,7 +106,7 @@ def job(task: StandIn, noise: str, rate: float, seed: int, epsilon: float = 6.0,
 
 @cache
 def overspent(task: StandIn, rate: float) -> float:
-    """Return the epsilon that Orig spends at a dropout rate, to three digits, from the plan of its run."""
+    """Compute the epsilon that Orig spends at a dropout rate from the plan of its run, rounded to three decimals."""
     from dordis.privacy.accounting import ParticipationSchedule
     from dordis.privacy.planning import plan
     from dordis.privacy.setting import Setting
@@ -120,7 +122,7 @@ def overspent(task: StandIn, rate: float) -> float:
 
 
 def table_2_jobs(scale: str) -> Sequence[Job]:
-    """Return both noises at every rate and seed, no noise, and XNoise at the epsilon that Orig really spends."""
+    """Return the runs with Orig and XNoise at every rate and seed, without noise, and with XNoise at Orig's epsilon."""
     if scale != SMALL:
         return paper_jobs()
     # First what computes features of CIFAR-10, which other jobs read, beside jobs of other data.
@@ -134,7 +136,7 @@ def table_2_jobs(scale: str) -> Sequence[Job]:
 
 
 def paper_jobs() -> Sequence[Job]:
-    """Return the paper's own presets at every rate, which takes days."""
+    """Return the runs of the presets with the paper's settings at every rate; they take days."""
     presets = {"FEMNIST": "paper-femnist", "CIFAR-10": "paper-cifar10", "Reddit": "paper-reddit"}
     return [
         training_job(
@@ -156,13 +158,13 @@ def figure_9_jobs(scale: str) -> Sequence[Job]:
 
 
 def last(results: Results, task: StandIn, noise: str, rate: float) -> list[float]:
-    """Return the last metric of each seed."""
+    """Return the metric after the last round of the run with each seed."""
     names = (label(task, noise, rate, seed) for seed in task.seeds)
     return [results[name]["metric"][-1] for name in names if name in results]
 
 
 def differences(results: Results, task: StandIn, rate: float, other: str = "xnoise") -> tuple[float, float]:
-    """Return what XNoise loses against Orig, mean and standard error over seeds: points, or percent of perplexity."""
+    """Return mean and standard error, over seeds, of XNoise's loss against Orig: points, or percent of perplexity."""
     ours, orig = last(results, task, other, rate), last(results, task, "orig", rate)
     pairs = zip(orig, ours, strict=True)
     lost = [100 * (a - b) if task.is_accuracy else 100 * (b / a - 1) for a, b in pairs]
@@ -170,7 +172,7 @@ def differences(results: Results, task: StandIn, rate: float, other: str = "xnoi
 
 
 def show_table_2(results: Results) -> Content:
-    """Compare Orig and XNoise at every rate, and say what the difference is worth."""
+    """Compare Orig and XNoise at every rate, and check the paper's statements on the difference."""
     verdicts, rows = [], []
     for task in TASKS:
         lost = {rate: differences(results, task, rate) for rate in RATES}
@@ -194,7 +196,7 @@ def show_table_2(results: Results) -> Content:
         "epsilon of XNoise",
     )
     remarks = [
-        f"The stand-in for {task.task} is {task.what} (preset `{task.preset}`); the seeds are "
+        f"For the paper's task {task.task} we train {task.what.format(preset=f'preset `{task.preset}`')} The seeds are "
         f"{', '.join(map(str, task.seeds))}."
         for task in TASKS
     ]
@@ -202,12 +204,12 @@ def show_table_2(results: Results) -> Content:
 
 
 def task_verdicts(results: Results, task: StandIn, lost: dict[float, tuple[float, float]]) -> list[Verdict]:
-    """Check that XNoise loses at most 0.9 points, and what the loss is at equal epsilon."""
+    """Check that XNoise loses at most 0.9 points, with its own epsilon and with the epsilon that Orig spends."""
     worst = RATES[-1]
     most = max(lost, key=lambda rate: lost[rate][0])
     reason = (
         f"at {worst:.0%} dropout Orig keeps only {1 - worst:g} of the noise variance that epsilon 6 requires, and "
-        f"spends {overspent(task, worst):.2f}: Orig is better because it has less noise and protects less"
+        f"spends an epsilon of {overspent(task, worst):.2f}: Orig is better because it has less noise and protects less"
     )
     unit = "points" if task.is_accuracy else "% of perplexity"
     said = f"{task.task}: XNoise loses at most {LOSS} {unit} against Orig, at every dropout rate"
@@ -235,7 +237,7 @@ def task_verdicts(results: Results, task: StandIn, lost: dict[float, tuple[float
 
 
 def show_figure_9(results: Results) -> Content:
-    """Chart both noises round by round at 20 % dropout."""
+    """Chart Orig and XNoise round by round at 20 % dropout, and compare how fast they converge."""
     charts, verdicts = [], []
     for task in TASKS:
         factor = 100.0 if task.is_accuracy else 1.0
@@ -250,8 +252,8 @@ def show_figure_9(results: Results) -> Content:
         ours = ", ".join(f"{noise} {count}" for noise, count in halves.items())
         close = abs(halves["orig"] - halves["xnoise"]) <= CLOSE
         said = (
-            f"{task.task}: XNoise converges as fast as Orig: half of the way from the first to the best value is "
-            f"reached in the same round, give or take {CLOSE}"
+            f"{task.task}: XNoise converges as fast as Orig: it goes half of the way from its first to its best value "
+            f"in the same round, give or take {CLOSE}"
         )
         verdicts.append(Verdict.decide(said, "same", ours, close, "the noise of one seed decides"))
     return Content(verdicts, (), charts)

@@ -10,22 +10,22 @@ from reproduce.network import CLIENTS, PAPER_REBASING, PAPER_XNOISE, count_rows,
 from reproduce.paper import Content, Grid, Job, Results, Section, Verdict
 
 MESSAGES = (
-    "Real rounds of SecAgg with updates of 1,000 coordinates were run, one for each number of clients and each noise "
-    "scheme, and the bytes of a survivor's encoded messages were counted. The bytes under Orig are subtracted. In the "
-    "worst case only t clients answer the request to unmask; in the usual case all clients that uploaded answer it. An "
-    "MB is 2^20 bytes, as in the paper. The bytes of rebasing, the paper's alternative to XNoise, are computed from "
-    "the length of the model."
+    "Real rounds of SecAgg with updates of 1,000 coordinates were run for each number of clients, noise scheme and "
+    "dropout rate, and the bytes of a survivor's encoded messages were counted. The tables have these bytes less those "
+    "under Orig. In the worst case only t clients answer the request to unmask; in the usual case all clients that "
+    "uploaded answer it. An MB is 2^20 bytes, as in the paper. The bytes of rebasing, the paper's alternative to "
+    "XNoise, are computed from the length of the model."
 )
 REMARKS = (
     "The paper's figures are compared with the bytes that a survivor sends and receives together in the worst case; "
     "about half of these are sent.",
     "Rebasing is simulated for its cost only: no epsilon is proved for it, and the paper describes no protocol for it.",
-    "`single`, our default, has one seed for each client where the paper's `exact` has T.",
+    "In `single`, our default, a client has one seed of removable noise; in `exact`, the paper's scheme, it has T.",
 )
 
 
 def jobs(scale: str) -> Sequence[Job]:
-    """Return the counts, one job for each number of clients."""
+    """Return one job for each number of clients, which counts the bytes of survivors."""
     return [Job("traffic", {"clients": n}, f"traffic {n}") for n in CLIENTS]
 
 
@@ -86,7 +86,7 @@ def verdicts(counted: Sequence[Mapping[str, Any]], ratios: Sequence[float]) -> l
             "updates are padded to whole blocks",
         ),
         Verdict.decide(
-            "XNoise does not grow with the model and stays below rebasing",
+            "the bytes of XNoise do not grow with the model, and are fewer than those of rebasing",
             "yes",
             f"at most {largest:.1f} MB; rebasing 11.9 MB and more",
             largest < min(PAPER_REBASING.values()),

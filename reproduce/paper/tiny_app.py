@@ -1,4 +1,4 @@
-"""An application with updates of a few coordinates, for runs of which only the privacy is looked at."""
+"""An application with updates of a few coordinates, for runs that only show how epsilon grows."""
 
 from typing import Self
 
@@ -13,7 +13,7 @@ DIM = 16
 
 
 class Server(AppServer):
-    """A server that forgets every sum."""
+    """A server that makes no use of the sums."""
 
     @classmethod
     def from_task(cls, task: Task) -> Self:

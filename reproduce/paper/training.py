@@ -16,9 +16,9 @@ from reproduce.paper import Job
 
 BEFORE_UPLOAD = 'simulation.dropout.stages=["CollectInput"]'
 MEMORY = Path("/dev/shm")  # noqa: S108  a folder with a random name is made in it
-"""Where runs are written if it is there: nobody needs them after a crash, so that no write has to wait for a disk."""
+"""A folder in memory for the files of runs, if it exists: nobody needs them later, so no write need wait for a disk."""
 TINY = ("app.server=reproduce.paper.tiny_app:Server", "app.client=reproduce.paper.tiny_app:Client")
-"""An application with a short update: epsilon depends on clients, rounds and dropout, not on the model."""
+"""Settings of an application with short updates: epsilon depends on clients, rounds and dropout, not on the model."""
 NOISES = {
     "orig": ("privacy.noise={kind='orig'}",),
     "xnoise": ("privacy.noise={kind='xnoise',scheme='exact'}",),
@@ -28,11 +28,11 @@ NOISES = {
     "con-8": ("privacy.noise={kind='conservative',rate=0.8,overspend=true}",),
     "none": ("privacy.noise={kind='none'}",),
 }
-"""Settings of the paper's noise strategies: Con-r goes on past the budget, as the paper's does."""
+"""Settings of the paper's noise strategies; as in the paper, runs with Con-2, Con-5 and Con-8 may exceed the budget."""
 
 
 def dropout_keys(rate: float) -> list[str]:
-    """Return the paper's dropout model: a fixed part of the clients leaves before the upload."""
+    """Return settings of the paper's dropout: a fixed fraction of each round's clients drops out before the upload."""
     if not rate:
         return ["simulation.dropout={kind='none'}"]
     return [f"simulation.dropout={{kind='rate',rate={rate},stages=['CollectInput']}}"]
@@ -85,7 +85,7 @@ def require_trace(data_dir: Path | None) -> Path:
 
 
 def write_volatile(trace: Path, count: int, path: Path) -> None:
-    """Write the trace of the `count` most volatile of all its devices: those that change availability most often."""
+    """Write to `path` the trace of those `count` devices whose availability changes most often."""
     with np.load(trace) as stored:
         slots = stored["avail"]
     changes = (np.diff((slots == 1).astype(np.int8), axis=0) != 0).sum(axis=0)

@@ -1,7 +1,8 @@
-"""The noise of the paper's artifact: of the planned deviation in real units, added to updates in integer units.
+"""The noise of the paper's artifact: planned for updates before scaling, but added to scaled updates.
 
-Its `dskellam.py` (lines 184-203 of commit 75ea0da) multiplies an update by `scale`, and adds Skellam noise of
-`local_stddev`, which its accounting has in units of updates; its `ddgauss.py` multiplies both.  Here is the same.
+Its `dskellam.py` (lines 184-203 of commit 75ea0da) multiplies an update by `scale`, and adds Skellam noise of standard
+deviation `local_stddev`.  Its accounting takes `local_stddev` for the deviation before scaling, and its `ddgauss.py`
+multiplies update and noise by `scale`.  `UnscaledSkellam` leaves out the scale as `dskellam.py` does.
 """
 
 import math
@@ -21,7 +22,7 @@ from dordis.privacy.xnoise_components import Scheme, parse_variance
 
 
 class UnscaledSkellam(Mechanism, frozen=True, tag="reproduce.paper.unscaled:UnscaledSkellam", kw_only=True):
-    """Every client adds Skellam noise of its planned share, without the scale that the update was multiplied by."""
+    """Every client adds its planned share of Skellam noise, without the scale by which the update was multiplied."""
 
     variance: Fraction
 
@@ -32,7 +33,7 @@ class UnscaledSkellam(Mechanism, frozen=True, tag="reproduce.paper.unscaled:Unsc
 
     @classmethod
     def from_plan(cls, plan: Plan) -> Self:
-        """Return the mechanism of a plan for the scheme `orig`: its share divided by the squared scale."""
+        """Return the mechanism of a plan for `orig`, with a client's planned noise variance over the squared scale."""
         if plan.setting.scheme is not Scheme.ORIG:
             raise ParametersRefused("noise without its scale is for the scheme 'orig'")
         (share,) = plan.noise.base
@@ -41,17 +42,17 @@ class UnscaledSkellam(Mechanism, frozen=True, tag="reproduce.paper.unscaled:Unsc
 
     @classmethod
     def from_parameters(cls, grid: Grid, clip: float, sensitivity: int, noise: str) -> Self:
-        """Read the share of one client."""
+        """Return the mechanism; `noise` is the noise variance of one client."""
         return cls(grid, clip, sensitivity, variance=parse_variance(noise))
 
     @property
     def noise(self) -> str:
-        """Return the share of one client."""
+        """Return the noise variance of one client as text."""
         return str(self.variance)
 
     @property
     def share(self) -> Fraction:
-        """Return the share of one client."""
+        """Return the noise variance of one client."""
         return self.variance
 
     def encode(self, update: Reals, public_seed: bytes, entropy: Entropy = secrets.token_bytes) -> Vector:
