@@ -1,6 +1,7 @@
 """The page docs/results/paper.md, and the same page in HTML with charts."""
 
 import html
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -142,18 +143,18 @@ def _markdown_grid(grid: Grid) -> str:
 def write_html(sections: Sequence[Section], scale: str, finished: Mapping[str, Finished], how_run: str = "") -> str:
     """Return the page with its charts, as one file."""
     texts = [INTRODUCTION.split(" Figures 5")[0], TERMS, describe_command(scale), *([how_run] if how_run else [])]
-    body = [f"<h1>{TITLE}</h1>", *(f"<p>{html.escape(text)}</p>" for text in texts)]
+    body = [f"<h1>{TITLE}</h1>", *(f"<p>{to_html(text)}</p>" for text in texts)]
     for section in sections:
         content = show_section(section, scale, finished)
         body.append(f"<h2>{html.escape(section.number.capitalize())}: {html.escape(section.title)}</h2>")
-        body.append(f"<p>{html.escape(section.what)}</p><pre>{html.escape(command(section, scale))}</pre>")
+        body.append(f"<p>{to_html(section.what)}</p><pre>{html.escape(command(section, scale))}</pre>")
         if content is None:
-            body.append(f"<p><b>{NOT_RUN}</b>: {html.escape(explain_missing(section, scale, finished))}</p>")
+            body.append(f"<p><b>{NOT_RUN}</b>: {to_html(explain_missing(section, scale, finished))}</p>")
             continue
         grids = [verdict_grid(content.verdicts)] if content.verdicts else []
         body += [_html_grid(grid) for grid in (*grids, *content.grids)]
         body += [draw_inline(chart) for chart in content.charts]
-        body += [f"<p>{html.escape(remark)}</p>" for remark in content.remarks]
+        body += [f"<p>{to_html(remark)}</p>" for remark in content.remarks]
     style = (
         "body { font: 15px system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }"
         "table { border-collapse: collapse; margin: 1rem 0; } th, td { border: 1px solid #bbb; padding: .3rem .5rem; }"
@@ -163,7 +164,23 @@ def write_html(sections: Sequence[Section], scale: str, finished: Mapping[str, F
 
 
 def _html_grid(grid: Grid) -> str:
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in grid.heads)
-    rows = "".join(f"<tr>{''.join(f'<td>{html.escape(str(c))}</td>' for c in row)}</tr>\n" for row in grid.rows)
-    title = f"<caption>{html.escape(grid.title)}</caption>" if grid.title else ""
+    head = "".join(f"<th>{to_html(cell)}</th>" for cell in grid.heads)
+    rows = "".join(f"<tr>{''.join(f'<td>{to_html(str(c))}</td>' for c in row)}</tr>\n" for row in grid.rows)
+    title = f"<caption>{to_html(grid.title)}</caption>" if grid.title else ""
     return f"<table>{title}<tr>{head}</tr>\n{rows}</table>"
+
+
+def to_html(text: str) -> str:
+    """Return a text of the page as HTML: code, emphasis, and links as their words, since the file stands alone.
+
+    >>> to_html("In `a*b*c` *x* < y: [the glossary](../glossary.md)")
+    'In <code>a*b*c</code> <em>x</em> &lt; y: the glossary'
+    """
+    return "".join(_mark(part) for part in re.split(r"(`[^`]+`)", html.escape(text)))
+
+
+def _mark(part: str) -> str:
+    if part.startswith("`"):
+        return f"<code>{part[1:-1]}</code>"
+    part = re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", part)
+    return re.sub(r"\*([^*]+)\*", r"<em>\1</em>", part)
