@@ -357,7 +357,7 @@ def check_server_name(name: str, membership: Membership) -> None:
 
 
 def check_new_keys(identity: Identity, membership: Membership) -> None:
-    """Raise InputError if a client, present or revoked, has a key of `identity`, or if its two keys are equal."""
+    """Raise InputError if signing key and VRF key of `identity` are equal, or if a client has or had one of them."""
     if identity.signing == identity.vrf:
         raise InputError("signing key and VRF key must differ: draw new keys with dordis keys request")
     taken = {key: f"client {u} ('{member.name}')" for u, member in membership.members.items() for key in _keys(member)}

@@ -228,7 +228,7 @@ _store64: Any = intrinsic(_build_store64)
 
 @kernel
 def _pack_pairs(values: npt.NDArray[np.uint32], bits: int, out: npt.NDArray[np.uint8], groups: int) -> int:
-    """Pack groups of eight elements two at a time; return the bitwise OR of all elements."""
+    """Pack groups of eight elements, moving two elements at a time; return the bitwise OR of all elements."""
     seen = np.uint32(0)
     for group in range(groups):
         first = np.uint64(8 * group)  # unsigned, because numba tests signed indices for negative values
@@ -247,7 +247,7 @@ def _pack_pairs(values: npt.NDArray[np.uint32], bits: int, out: npt.NDArray[np.u
 
 @kernel
 def _pack_singles(values: npt.NDArray[np.uint32], bits: int, out: npt.NDArray[np.uint8], groups: int) -> int:
-    """Pack groups of eight elements one at a time; return the bitwise OR of all elements."""
+    """Pack groups of eight elements, moving one element at a time; return the bitwise OR of all elements."""
     seen = np.uint32(0)
     for group in range(groups):
         first = np.uint64(8 * group)

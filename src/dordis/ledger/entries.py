@@ -224,7 +224,7 @@ _DECODER = msgspec.msgpack.Decoder(LedgerRound, dec_hook=read_fraction)
 class ChargedRounds(MutableMapping[int, LedgerRound]):
     """Charged rounds by index; a completed round is stored in encoded form, and decoded at each look-up.
 
-    Servers run for months, and encoded rounds take a tenth of the memory of decoded rounds with their caches.
+    Servers run for months, and an encoded round takes a tenth of the memory of a decoded one.
     """
 
     def __init__(self) -> None:

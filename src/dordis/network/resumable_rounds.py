@@ -181,7 +181,7 @@ class RoundStore:
         return OSError(number, str(error), str(self._path))
 
     def _commit(self) -> None:
-        """Write a transaction to disk."""
+        """End the open transaction; its changes are on disk afterwards."""
         self._database.execute("COMMIT")
 
 

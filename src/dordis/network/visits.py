@@ -135,7 +135,7 @@ class VisitEndpoint:
     # Publication of a round and admission of contributions
 
     async def take(self, call: OpenCall, published: PublishedRound) -> Iterator[tuple[ClientId, Message]]:
-        """Publish a round; return an iterator over its admitted contributions, for the thread that runs the round."""
+        """Publish a round; return an iterator over its admitted contributions, for the thread of the round."""
         self._loop = asyncio.get_running_loop()
         self._uploads.clear()
         self._waiting, self._open = SimpleQueue(), published

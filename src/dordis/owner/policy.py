@@ -198,7 +198,7 @@ def check_colluders(policy: Policy, terms: Terms) -> None:
 
 
 def check_bits(policy: Policy, terms: Terms) -> None:
-    """Raise ParametersRefused if a coordinate has too many bits."""
+    """Raise ParametersRefused if a coordinate has more bits than the policy allows."""
     if terms.bits > policy.bits:
         raise _refused("bits", f"{terms.bits} exceed {policy.bits}")
 

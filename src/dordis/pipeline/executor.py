@@ -61,7 +61,7 @@ def begin(flow: Flow | None) -> Requests | None:
 
 
 def resume(flow: Flow, replies: Replies) -> Requests | None:
-    """Pass the replies to a flow; return the next requests of the flow, or None at its end.
+    """Pass the replies to a flow, the generator of a step; return its next requests, or None at its end.
 
     Some exchanges send a request only when its reply is read.  Therefore replies that the flow leaves unread are read
     here, so that every client gets its request.

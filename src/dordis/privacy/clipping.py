@@ -97,9 +97,10 @@ def bit_value(norm: float, bound: float) -> int:
 
 
 def bit_error(bit: PlannedRelease, clients: int, kappa: Fraction) -> float:
-    """Return the standard deviation of the noise on the fraction of `clients` clients whose norm is at most the bound.
+    """Return the standard deviation of the noise on the fraction of clients whose norm is at most the bound.
 
-    `kappa` is the variance of the noise left in the sum of the bits, divided by its planned variance.
+    The fraction is of `clients` clients.  `kappa` is the variance of the noise left in the sum of the bits, divided by
+    the planned variance.
     """
     return bit.deviation(kappa) / (2 * clients)
 

@@ -157,9 +157,10 @@ def fine_scaled_clip(dim: int) -> float:
 
 
 def draw_sample(seed: bytes, sampling: int, records: int, cap: int) -> npt.NDArray[np.int64]:
-    """Return the indices of the sampled records: those whose 32-bit word from the seed is below p 2^32.
+    """Return the indices of the sampled records: those whose 32-bit word from the seed is below `sampling`.
 
-    If more than `cap` records are sampled, a random subset of `cap` of them is returned.
+    `sampling` is p 2^32, where p is the probability with which a record is sampled (`sampling_word`).  If more than
+    `cap` records are sampled, a random subset of `cap` of them is returned.
     """
     stream = prg.from_seed(seed, SAMPLE)
     words = prg.read_keystream(stream, 0, 2 * _WORD_BYTES * records).view("<u4")

@@ -182,7 +182,7 @@ class NoisePlan:
         return (n - T - T_C) * self.added_variance
 
     def _kept_and_charged(self, survivors: Collection[int], context: bytes) -> tuple[Fraction, Fraction]:
-        """Return the noise variance left when all due components are removed, and the part that counts for privacy."""
+        """Return the variance left when all due components are removed, and the part of it that counts for privacy."""
         due = Counter(self.due_components(survivors, context).values())
         left = {ks: self.added_variance - sum((self.removable[k] for k in ks), Fraction(0)) for ks in due}
         kept, charged, colluders = Fraction(0), Fraction(0), self.colluders

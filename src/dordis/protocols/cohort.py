@@ -1,4 +1,4 @@
-"""The parameters of rounds in which the list of clients, U, is fixed before the sum: U, the quorum, and the graph.
+"""The parameters of rounds whose list of clients, U, is fixed before the sum begins: this list, the quorum, the graph.
 
 The graph says which clients share masks and secrets.  SecAgg and the plaintext protocol have the same parameters, so
 that their sums can be compared.

@@ -121,7 +121,7 @@ class DeliveryClient(ProtocolClient[ClientState]):
 
     @property
     def longest(self) -> int:
-        """Return the number of bytes of the longest delivered sum of a chunk."""
+        """Return how many bytes a sum of a chunk can have that the server delivers in this round, at most."""
         return max(map(self._private.delivered_size, range(self.chunks)))
 
     @property

@@ -322,7 +322,10 @@ class Prediction(Protocol):
         """Raise if the round fails after the request that lets the server unmask the sum."""
 
     def unreleased(self, due: Releases) -> Releases:
-        """Return, out of `due` (secrets that the escrow's rule releases), those that the server cannot recover."""
+        """Return the secrets in `due` that the server cannot recover, because too many clients dropped out.
+
+        `due` are the deposited secrets that the server should receive, by the rule of the escrow.
+        """
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ class RecordClient(AppClient):
 
 
 def is_independent(source: RecordClient, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> bool:
-    """Tell whether gradients are independent of each other (`check_independence`); False if a computation fails."""
+    """Tell whether gradients are independent of each other (`check_independence`); False if that cannot be computed."""
     found = attempt(lambda: np.full(1, float(check_independence(source, round, model, dim))))
     return found is not None and bool(found[0])
 

@@ -112,7 +112,7 @@ class UserCode:
         work()
 
     def stop(self) -> None:
-        """End all waits that delay a reply to a fixed time: the client is stopped and sends no more replies."""
+        """End all waits that delay a reply to a fixed time; called when the client stops and sends no more replies."""
 
 
 class ZeroOnFailure(UserCode):

@@ -149,7 +149,7 @@ class RunBudget:
         return PrivacyGate(count, charge_round)
 
     def _keep_to_budget(self, check: Callable[[Charge], None], charge: Charge) -> None:
-        """Call `check` with a round's charge; if it raises BudgetExceeded, record the refusal in the ledger and raise.
+        """Call `check` with a round's charge; if it raises BudgetExceeded, record the refusal and raise it again.
 
         The refusal of a query is not recorded, because a later query may fit the budget.
         """

@@ -357,7 +357,7 @@ class Coordinator:
         return parameters, design, selected.proofs
 
     def _next_chunks(self, design: RoundPlan) -> int:
-        """Return the number of chunks of the next round: as configured, or the fastest according to earlier rounds."""
+        """Return the number of chunks of the next round: as configured, or chosen by the times of earlier rounds."""
         grid = design.mechanism.grid
         if isinstance(self._chunks, AutoChunks):
             return self._chunks.choose_chunks(grid.padded, grid.blocks)

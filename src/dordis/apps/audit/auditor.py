@@ -309,10 +309,10 @@ def _attack_rounds(
 ) -> Audit:
     """Run `count` rounds and return their audit.
 
-    A client has `each` canaries, and each canary is in a round with the probability `sampling`.  `client` makes the
-    application of a client from its id and the coins of its canaries.  The score of a canary is the sum of its
-    coordinate over all rounds.  The attack guesses that the coin of a canary is 1 if its score is above half the
-    expected score of a canary with the coin 1.
+    A client has `each` canaries.  Each canary has a coordinate, and a coin that is tossed once.  A canary with the coin
+    1 contributes to a round with the probability `sampling`, one with the coin 0 never.  `client` makes the application
+    of a client from its id and the coins of its canaries.  The score of a canary is the sum of its coordinate over all
+    rounds.  The attack guesses the coin 1 if the score is above half its expectation for the coin 1.
     """
     plan, setting, (dropped, late) = find_plan(design), design.setting, leaving
     check_departures(design, dropped, late)

@@ -85,7 +85,8 @@ def serve(
 
     The configuration is the same as for dordis run: a run that can be simulated can be deployed.  Its section
     deployment sets the address and the waiting times.  The configurations of a folder run one after the other, in the
-    order of their names; after a stop, the same command continues.
+    order of their names.  If the server stops, run the same command again: it resumes the unfinished run, and then runs
+    the remaining configurations.
     """
     from dordis.network.deadlines import compile_kernels
     from dordis.network.log_lines import set_up_logging
@@ -263,7 +264,7 @@ def ignored_changes(settings: "Config", fresh: "Config") -> list[str]:
 
 
 def check_tries(tries: int, configured: int, *, resumed: bool) -> int:
-    """Return `tries`, the value of --tries; raise InputError unless a run is resumed and `tries` >= `configured`."""
+    """Return `tries`, the value of --tries; raise InputError if it is below `configured`, or if the run is new."""
     if not resumed:
         raise InputError("--tries is for --resume: for a new run set federation.tries in the configuration")
     if tries < configured:

@@ -1,4 +1,7 @@
-"""Checks that clients, server and helpers make in assisted rounds; each is a function, so that tests can disable it."""
+"""Checks that clients, server and helpers make in assisted rounds; each is a function, so that tests can disable it.
+
+The *header* of a contribution is its small part, signed by the client, with digests of the masked vector and the boxes.
+"""
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
@@ -153,7 +156,10 @@ def check_seed_count(plaintext: bytes, count: int) -> None:
 
 
 def check_one_header(known: bytes | None, digest: bytes, client: ClientId) -> None:
-    """Raise UnexpectedRequest if the helper has seen another header of the client in this round."""
+    """Raise UnexpectedRequest if the helper has seen another header of the client in this round.
+
+    `known` is the digest of the header that it has seen, or None.
+    """
     if known is not None and known != digest:
         raise UnexpectedRequest(f"there was another header of client {client} in this round")
 

@@ -51,8 +51,8 @@ class EpochKeys(Message, frozen=True):
 class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
     """The parameters that all protocols have, and `helpers`, the helpers H by id, with their keys for this round.
 
-    A helper with the key None cannot take part.  At most `faulty` helpers, f, collude with the server and T_C clients.
-    `can_abort` permits fewer than 3 f + 1 helpers in the malicious mode; then f helpers, or even one, can stop a round.
+    A helper with the key None cannot take part.  At most `faulty` helpers, f, and T_C clients collude with the server.
+    `can_abort` permits fewer than 3 f + 1 helpers in the malicious mode; then f helpers or fewer can stop a round.
     `no_base` permits clients without base noise; then more than f colluding helpers can remove all noise of a client.
     """
 
