@@ -91,10 +91,11 @@ event.register("numba:compile", _Progress())
 
 
 def check_array(name: str, array: npt.NDArray[Any], *dtypes: type[np.generic], written: bool = False) -> Any:
-    """Return a view of `array` for a kernel, read-only unless `written`; raise InputError if it is unsuitable.
+    """Return a view of `array` for a kernel, read-only unless `written`; raise InputError if `array` is unsuitable.
 
-    A suitable array is one-dimensional, contiguous and of one of `dtypes`.  Kernels are compiled once for each type of
-    their arguments, and read-only is part of the type: read-only views of all arrays avoid a second compilation.
+    With `written` the kernel changes the array, which must be writeable.  In every case it must be one-dimensional,
+    contiguous and of one of `dtypes`.  Kernels are compiled once for each type of their arguments, and read-only is
+    part of the type: read-only views of all arrays avoid a second compilation.
     """
     wanted = " or ".join(dtype.__name__ for dtype in dtypes)
     if not isinstance(array, np.ndarray) or array.dtype not in dtypes:

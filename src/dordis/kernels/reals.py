@@ -170,7 +170,8 @@ def add_records(
     Return the number of rows with a norm up to `clip` minus the number of rows with a larger norm.
 
     A row g becomes q = round(C_q g / max(c, ||g||)) with c = `clip` and C_q = `length`.  While the exact norm of q
-    exceeds C_q, the factor of g is reduced by 2^-10 of itself.  Rows that are not finite are neither added nor counted.
+    exceeds C_q, the factor of g is reduced by 2^-10 of itself.  Rows with a NaN or infinite norm are neither added nor
+    counted.
     """
     total = check_array("total", total, np.int64, written=True)
     if rows.shape != (used.size, total.size) or used.dtype != np.bool_:
@@ -264,7 +265,7 @@ def _round_with_dither(
 
 
 BUCKET_MULTIPLE = 32
-"""The number of buckets is a multiple of this, so that the sign bits of every row start at a 32-bit word."""
+"""The number k of buckets is a multiple of this: then the signs of coordinates 0, k, 2k, .. start at 32-bit words."""
 
 
 def fold(x: Reals, buckets: int, signs: npt.NDArray[np.uint8], factor: float = 1.0) -> Reals:
@@ -281,7 +282,7 @@ def fold(x: Reals, buckets: int, signs: npt.NDArray[np.uint8], factor: float = 1
 
 
 def unfold(folded: Real, size: int, signs: npt.NDArray[np.uint8]) -> Real:
-    """Return `size` coordinates: each is a copy of its bucket, negated if the coordinate's bit of `signs` is set."""
+    """Return `size` coordinates: i is bucket i mod len(folded), negated if bit i of `signs` (see `fold`) is set."""
     folded = check_array("folded", folded, np.float32, np.float64)
     signs = _check_signs(size, folded.size, signs)
     x = np.empty(size, folded.dtype)

@@ -1,4 +1,8 @@
-"""Build cell tables and draw samples from them; `dordis.privacy.skellam_noise` defines cells, nodes, hats and escapes.
+"""Build the cell tables of Skellam noise, and draw samples from them (`dordis.privacy.skellam_noise`).
+
+A *cell* is one of 2^16 equally likely numbers.  Most cells belong to a *node*, a multiple of a width w = 2^k: the
+sample is then the node plus a distance, drawn from the node's *hat*, a triangle of mass that falls to 0 at the
+neighbouring nodes.  The other cells *escape*: the sample is then drawn from the *residual*, the pmf minus all hats.
 
 Tables are built in 128-bit arithmetic from a pmf that is already in integers.  A 128-bit number is two uint64, high
 then low; an array of them has rows (high, low).  X is the largest sample of the pmf.  Samples are added with flip = 0
@@ -55,10 +59,11 @@ def draw_samples(
     """Add to acc the samples whose cells do not escape; list the other samples (escapes), and return their number.
 
     `cells` and `hats` start with the first sample of the page that contains sample `first`; sample `first` is added to
-    acc[0].  With a log_width of 0 there are no hats.  For each escape `places` receives its index in acc, `tops`
-    receives its cell minus `first_escape`, and `blocks` receives the input of the cipher.  This input consists of the
-    first three words of `origin` and of a big-endian word, the sum of the fourth word of `origin` (the counter of block
-    0) and the block number of the escape.  `places` must have room for one more than the largest number of escapes.
+    acc[0].  With k = `log_width` = 0 there are no hats.  For each escape `places` receives its index in acc, `tops`
+    receives its cell minus `first_escape`, and `blocks` receives the 16 bytes from which a block cipher makes the
+    random bytes of the escape.  They are the first three words of `origin` and a big-endian word: the fourth word of
+    `origin` plus PAGE times the number of the page plus the number of the escape in its page.  `places` must have room
+    for one more than the largest number of escapes.
     """
     skip = first % PAGE
     limit = np.uint16(first_escape)
@@ -184,9 +189,10 @@ def resolve_escapes(
 ) -> None:
     """Add to acc, for each escape, the least x with C[x] > u, where u = top * 2^112 + the block's first fourteen bytes.
 
-    C is the cumulative residual at x = -X .. X; `residual` has it as rows (high word, low word).  In most cases one row
-    of `index` determines x.  This is row `u >> (64 + shift)`.  A row has the first place in `residual` whose C is at
-    least row << (64 + shift), and, for the places from there on, the next 16 bits of C.
+    Blocks are outputs of the cipher, little-endian.  C is the cumulative residual at x = -X .. X; `residual` has it as
+    rows (high word, low word).  In most cases one row of `index` determines x.  This is row `u >> (64 + shift)`.  A row
+    has the first place in `residual` whose C is at least row << (64 + shift), and, for the places from there on, the
+    next 16 bits of C.
     """
     largest = len(residual) // 2
     for e in range(places.size):
@@ -243,7 +249,7 @@ def _mass_at(pmf: Words, x: Any) -> Wide:
 
 @inline_kernel
 def _overshoot(pmf: Words, node: Any, width: Any) -> Wide:
-    """Return `width` times the height by which the line between the pmf at two neighbouring nodes exceeds the pmf.
+    """Return `width` times the largest height of the line between the pmf at two neighbouring nodes above the pmf.
 
     The nodes lie at node * width and (node + 1) * width; the result is 0 if the line rises nowhere above the pmf.
     """

@@ -1,6 +1,8 @@
 """Vector operations written as LLVM instructions, because LLVM does not derive them from loops by itself.
 
-`dordis.privacy.skellam_noise` defines cells, nodes and hats.
+They add samples of noise from a table (`dordis.privacy.skellam_noise`).  A *cell* is one of 2^16 equally likely
+numbers, which the table maps to a *node*, a multiple H w of a width w, where H is the number of the node.  A sample is
+its cell's node, plus a distance below w if w > 1.  The law of this distance is a triangle, the *hat* of the node.
 """
 
 from typing import Any
@@ -50,9 +52,10 @@ def compare_at_least(typing_context: Any, values: Any, at: Any, limit: Any) -> A
 
 @intrinsic
 def add_nodes(typing_context: Any, acc: Any, cells: Any, stairs: Any, flip: Any, at: Any) -> Any:
-    """Add the node numbers of cells[at : at + 16] to acc[at : at + 16]; subtract them if flip = 2^32 - 1, not 0.
+    """Add the node numbers of cells[at : at + 16] to acc[at : at + 16]; subtract them if flip is 2^32 - 1 instead of 0.
 
-    The compiler could not vectorise a loop for this, because it must assume that acc overlaps the table.
+    `stairs` is the table that maps cells to nodes (see `STAIR`).  The compiler could not vectorise a loop for this,
+    because it must assume that acc overlaps the table.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -67,7 +70,7 @@ def add_nodes(typing_context: Any, acc: Any, cells: Any, stairs: Any, flip: Any,
 def add_hats(
     typing_context: Any, acc: Any, cells: Any, hats: Any, stairs: Any, log_width: Any, flip: Any, at: Any
 ) -> Any:
-    """Add or subtract 16 samples, as `add_nodes` does.  Sample i is w * H + L1 - L2, with w = 2^log_width.
+    """Add or subtract samples at .. at + 15, as `add_nodes` does.  Sample i is w * H + L1 - L2, with w = 2^log_width.
 
     H is the node number of cells[i]; L1 and L2 are the low and the high byte of hats[i], both modulo w.
     """
@@ -88,7 +91,7 @@ def add_hats(
 
 @intrinsic
 def count_below(typing_context: Any, rows: Any, row: Any, key: Any) -> Any:
-    """Return how many of the last 14 of the 16 numbers in row `row` are below `key`; 255 if one of these equals it."""
+    """Return how many of the last 14 of the 16 numbers in row `row` are below `key`; 255 if one of them is equal."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         (table,) = _pointers(context, builder, signature, arguments, 1)
