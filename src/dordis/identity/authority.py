@@ -48,8 +48,8 @@ _SIGNED, _PROVED, _REPLACED = (b"dordis/v1/request/" + use for use in (b"signing
 class CertificateRequest:
     """The verified content of a certificate request.
 
-    `identity` has the public keys of a client, None in the request of a server.  If a client replaces its keys,
-    `replaces` is its old public signing key.
+    `identity` has the public keys of a client, None in the request of a server; `hosts` are the server's names.  If a
+    client replaces its keys, `replaces` is its old public signing key.  `fingerprint` is a short hash of the request.
     """
 
     name: str
@@ -149,7 +149,7 @@ def check_possession(identity: Identity, file: RequestFile, data: bytes) -> None
 
 
 def check_replaced(replaces: bytes, file: RequestFile, data: bytes) -> None:
-    """Raise InputError unless the signing key `replaces`, which is to be replaced, signed the request `data`."""
+    """Raise InputError unless `file` has a signature of the request `data` (DER) by `replaces`, the old signing key."""
     try:
         signature.verify(replaces, _REPLACED + data, _from_hex(file.replaced))
     except CryptoError:
@@ -345,19 +345,19 @@ def admit_request(
 
 
 def check_new_name(name: str, membership: Membership) -> None:
-    """Raise InputError if a client, present or revoked, has the name of a new client."""
+    """Raise InputError if `name`, for a new client, is that of a present member or of a member with revoked keys."""
     if name in _client_names(membership):
         raise InputError(f"there is a client '{name}' already: take another name, or replace its keys by keys rotate")
 
 
 def check_server_name(name: str, membership: Membership) -> None:
-    """Raise InputError if a client, present or revoked, has the server's name; two servers may have the same name."""
+    """Raise InputError if `name`, for a server, is that of a present or former member; servers may share a name."""
     if name in _client_names(membership):
         raise InputError(f"there is a client '{name}' already: take another name for the server")
 
 
 def check_new_keys(identity: Identity, membership: Membership) -> None:
-    """Raise InputError if signing key and VRF key of `identity` are equal, or if a client has or had one of them."""
+    """Raise InputError if signing key and VRF key of `identity` are equal, or a client has or had one of them."""
     if identity.signing == identity.vrf:
         raise InputError("signing key and VRF key must differ: draw new keys with dordis keys request")
     taken = {key: f"client {u} ('{member.name}')" for u, member in membership.members.items() for key in _keys(member)}
@@ -368,9 +368,9 @@ def check_new_keys(identity: Identity, membership: Membership) -> None:
 
 
 def check_replaceable(asked: CertificateRequest, membership: Membership) -> tuple[ClientId, Member]:
-    """Return the member whose keys a request replaces, and its id.
+    """Return the id and the entry of the member whose keys a request replaces.
 
-    Raise InputError if no member has the signing key to be replaced, or if the name in the request differs.
+    Raise InputError if no member has the signing key to be replaced, or the request has another name than that member.
     """
     replaced = (asked.replaces or b"").hex()
     for u, member in membership.members.items():

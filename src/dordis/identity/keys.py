@@ -127,7 +127,7 @@ def load_keys(path: Path) -> PrivateKeys:
 
 
 def load_client_credentials(path: Path, now: datetime) -> ClientCredentials:
-    """Return the credentials of a client from its key file and certificate file.
+    """Return the credentials of a client from its key file `path` and the certificate file beside it.
 
     Raise InputError or LoginRefused if the files do not belong together or the certificate is not valid.
     """
@@ -142,7 +142,7 @@ def load_client_credentials(path: Path, now: datetime) -> ClientCredentials:
 
 
 def load_server_credentials(path: Path, now: datetime) -> Credentials:
-    """Return the credentials of a server from its key file and certificate file.
+    """Return the credentials of a server from its key file `path` and the certificate file beside it.
 
     Raise InputError or LoginRefused if the files do not belong together or the certificate is not valid.
     """
@@ -209,7 +209,7 @@ def check_same_key(tls: TlsKey, certificate: x509.Certificate, key_file: Path, f
 
 
 def check_bound(keys: Keys, bound: CertifiedClient, file: Path) -> None:
-    """Raise InputError unless a client's certificate names the public keys of its keys for signatures and VRF."""
+    """Raise InputError unless `bound`, from a client's certificate, has the public keys that belong to `keys`."""
     if keys.identity() != bound.identity:
         raise InputError(
             f"{file} names other signing or VRF keys than the key file has: ask the authority for the right one"

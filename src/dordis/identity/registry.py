@@ -1,8 +1,9 @@
-"""The registry: the public keys of all clients, fixed before a run's first beacon line, and pinned by every client.
+"""The registry: the public keys of all clients and helpers, fixed before the first beacon line of a run is published.
 
 The signed registry of a federation has the members with their public keys, and all revoked keys.  When somebody joins,
 leaves or changes keys, the authority signs a new version of it.  A run keeps the members with which it began: the
-manifest of the run has the root of their registry.  Revocations take effect at once, in every run.
+manifest of the run has the root of their registry.  Revocations take effect at once, in every run.  If a client
+replaces its keys for signatures and VRF, the old ones count as revoked; a replaced TLS key is *retired*.
 """
 
 import hashlib
@@ -193,7 +194,7 @@ class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RevokedKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Revoked keys of a client, with the time and the reason."""
+    """Revoked or replaced keys of a client, with the time and the reason."""
 
     client: int
     keys: Member
@@ -207,7 +208,7 @@ class RevokedKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Membership(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Members and revoked keys, as the authority signs them at time `signed`; `retired`: hashes of old TLS keys."""
+    """Members and revoked keys, signed by the authority at time `signed`; `retired`: hashes of replaced TLS keys."""
 
     version: int
     signed: str
@@ -316,20 +317,20 @@ def registry_with_helpers(signed: SignedRegistry, helpers: Collection[int]) -> R
 
 @dataclass(frozen=True)
 class Admission:
-    """The clients that may log in to a run: the members with which it began, except members revoked since then."""
+    """The clients that may log in: the initial members of the run, except those with keys revoked or replaced since."""
 
     registry: Registry
     current: SignedRegistry
 
     def admit(self, bound: CertifiedClient) -> ClientId:
-        """Return the id of the client in a certificate; raise LoginRefused if it is revoked or not in the run."""
+        """Return the id of a certificate's client; raise LoginRefused if its keys are revoked or not in the run."""
         check_not_revoked(bound, self.current)
         check_registered(bound, self.registry)
         return bound.client
 
 
 def check_not_revoked(bound: CertifiedClient, current: SignedRegistry) -> None:
-    """Raise LoginRefused if a client's keys were revoked, or its TLS key was replaced."""
+    """Raise LoginRefused if one of the client's keys in `bound` was revoked or replaced."""
     gone = current.revoked.get(bound.identity.signing.hex())
     if gone is not None:
         raise LoginRefused(f"the keys of client {bound.client} ('{gone.keys.name}') were revoked on {gone.when[:10]}")

@@ -24,9 +24,9 @@ def creation_time(manifest: Manifest) -> datetime:
 
 
 def check_revocations(theirs: Manifest, members: Registry, revoked: Sequence[RevokedKeys]) -> None:
-    """Raise ParametersRefused if keys of a run's clients or helpers were revoked before the run began.
+    """Raise ParametersRefused if a key of the run was revoked more than CLOCK_ERROR before the run began.
 
-    `members` has the keys with which the run began.  The clocks of authority and server may differ by CLOCK_ERROR.
+    `theirs` is the server's manifest; `members` has the keys of clients and helpers with which the run began.
     """
     for gone in revoked:
         client, keys = ClientId(gone.client), gone.keys.identity
