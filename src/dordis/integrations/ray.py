@@ -201,7 +201,7 @@ class RayExchange(MessageMeter):
                 yield from self._counted(answers)
 
     def _by_place(self, requests: Requests) -> dict[int, dict[ClientId, Message]]:
-        """Return requests by the index of the client's process, without requests that get lost or are `ahead`."""
+        """Return requests by index of the client's process; leave out lost requests and those marked `ahead`."""
         asked: dict[int, dict[ClientId, Message]] = {}
         for u, request in requests.items():  # a request marked `ahead` only lets the client start computing early
             if u in self._workers and not request.ahead and not self._lost(u, request):
@@ -310,7 +310,7 @@ def negate_noise(what: tuple[Released, AddNoise], first: int, dim: int) -> Vecto
 
 
 class RayRounds(FullRounds):
-    """Rounds with clients in Ray processes, on a cluster or on this machine."""
+    """Rounds with clients in Ray processes; `present` chooses the clients to invite, `tap` may wrap the exchange."""
 
     def __init__(
         self,
@@ -347,7 +347,7 @@ class RayRounds(FullRounds):
         return super().gather(invitation, watch)
 
     def _available(self, index: int) -> Collection[ClientId]:
-        """Return the available clients; if the server draws them (`uniform`), leave out clients of lost processes."""
+        """Return the available clients; those of lost processes are included unless the server draws clients."""
         workers = self._workers
         asked = workers.ask("willing", self._cap)
         willing = {u for place, own in asked for u in own if workers.place(u) == place}

@@ -1,7 +1,7 @@
 """Flower's grid as the exchange of a round: one message per node and stage, with the requests of all chunks.
 
 In assisted rounds the train message contains the invitation and the round's parameters; the reply to it contains the
-contribution.
+contribution.  The engine asks for contributions by an *open call*: a request that any invited client may answer.
 
 A Flower message takes a second or more, because both sides poll.  So the request `Train` is sent with the invitation.
 Except in assisted rounds, the request for the upload is a separate message, so that a client's accusation in the set-up
@@ -55,7 +55,7 @@ class GridTransport:
     message_type: str = "train"
 
     def send(self, contents: Mapping[int, RecordDict], timeout: float | None) -> dict[int, FlowerMessage]:
-        """Send these contents to nodes; return the replies that arrive within `timeout` seconds, by node."""
+        """Send `contents`, by node id; return by node id the replies within `timeout` seconds (None: wait for all)."""
         messages = [FlowerMessage(content, node, self.message_type) for node, content in contents.items()]
         asked = dict(zip(self.grid.push_messages(messages), contents, strict=True))
         asked.pop(None, None)  # Flower returns None as the id of a message that it could not send
@@ -129,6 +129,9 @@ class FlowerExchange(MessageMeter):
 
     With records as the unit of privacy, a node trains when it receives the round's parameters.  Therefore the contents
     of the strategy's train message are sent a second time, together with the parameters.
+
+    `nodes` and `helpers` have the node ids of clients and helpers.  A node has `patience` seconds to answer at every
+    stage after the training.  `by_record` tells whether records are the unit of privacy.
     """
 
     def __init__(
@@ -204,7 +207,7 @@ class FlowerExchange(MessageMeter):
         return {u: self._answers(u, frames[u], replies[self._nodes[u]]) for u in bundle if self._nodes[u] in replies}
 
     def _take_contributions(self, call: OpenCall) -> Replies:
-        """Send invitation and parameters to the invited clients; return the contributions that `call` admits."""
+        """Send invitation and parameters to the invited clients; return the contributions admitted by the open call."""
         coming = [u for u in self.invited if u not in call.arrived][: call.most - len(call.arrived)]
         answers = self._send({u: (_invite(call, u), Train(), call.request) for u in coming})
         admitted = []

@@ -65,9 +65,10 @@ class DescriptionRead(Message, frozen=True, tag="CharterRead"):
 
 
 class RunDescription(Message, frozen=True, tag="Charter"):
-    """Registry, protocol, selection and cohort of a run, sent before the first invitation.
+    """Registry, protocol, selection and cohort sizes of a run, sent before the first invitation.
 
-    The first description of a Flower run is final.  A pinned node compares registry and cohort with its pins.
+    The first description of a Flower run is final.  A pinned node compares the registry and, with `balanced` selection,
+    `per_round` (number of scheduled clients) and `least` (least cohort) with its pins.
     """
 
     reply: ClassVar = DescriptionRead

@@ -156,7 +156,8 @@ class Node:
         """Leave the round and raise InputError if records are the unit of privacy and this node's records are unusable.
 
         This is checked at the invitation, because later the data must not decide whether or when the node answers.  At
-        the first message of a run, the gradients of all records are computed, and those of a largest sample are timed.
+        the first message of a run, a node that is not simulated computes the gradients of all records, and times those
+        of the largest possible sample.
         """
         description, encoding = self._state.description, invite.terms.records
         if not encoding:
@@ -281,7 +282,7 @@ def find_protocol(description: RunDescription) -> SummingProtocol:
 def build_selection(description: RunDescription, registry: Registry, beacon: Beacon | None) -> Selection:
     """Return the selection of a run; raise ParametersRefused if nodes cannot verify this kind of selection.
 
-    With SecAgg+ the beacon decides the order in which clients are scheduled.
+    With SecAgg+, a node that has a beacon uses it to compute the order in which clients are scheduled.
     """
     protocol = find_protocol(description)
     known = (BALANCED, UNIFORM) if protocol.has_cohort else (BALANCED, UNIFORM, OPEN)

@@ -163,7 +163,7 @@ def check_time_fixed(mode: str, pins: Pins, simulated: bool) -> None:
 
 
 def check_room(seconds: float, pins: Pins) -> None:
-    """Raise InputError if the fixed training time is below ROOM times `seconds`, the time of the largest sample."""
+    """Raise InputError if a set training time is below ROOM (3) times `seconds`, measured for the largest sample."""
     agreed = pins.train_seconds()
     if agreed is not None and agreed < ROOM * seconds:
         raise InputError(
@@ -173,9 +173,10 @@ def check_room(seconds: float, pins: Pins) -> None:
 
 
 def check_cohort_pinned(description: RunDescription, pins: Pins) -> None:
-    """Raise ParametersRefused unless a run with `balanced` selection has the cohort sizes that a pinned node requires.
+    """Compare the cohort sizes of a run with the node's pins, if the node is pinned and the selection is `balanced`.
 
-    In a smaller cohort than agreed, most clients could be colluders.
+    Raise ParametersRefused if no sizes are pinned, if the number of scheduled clients differs from its pin, or if the
+    least cohort is below its pin.  In a smaller cohort than agreed, most clients could be colluders.
     """
     if not pins.is_pinned or description.selection != "balanced":
         return

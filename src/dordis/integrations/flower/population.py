@@ -243,8 +243,8 @@ def assign_helpers(
 ) -> tuple[Registry, dict[ClientId, int]]:
     """Return the registry with helpers of these `ids`, and the node of each helper.
 
-    `offers` has the public keys, as helpers, of the nodes that offer to be helpers.  If the registry already has
-    helpers, these keys show which nodes they are; otherwise the first nodes in `offers` become helpers.  Raise
+    `offers` has, by node id, the keys as helpers of the nodes that offer to be helpers.  If the registry already has
+    helpers, a helper's node is the one with the same keys; otherwise the first nodes in `offers` become helpers.  Raise
     InputError if nodes are missing, or if the helpers in the registry do not have exactly these `ids`.
     """
     if registry.helpers:
