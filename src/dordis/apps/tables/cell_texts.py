@@ -19,9 +19,10 @@ def as_texts(values: Sequence[Any]) -> Texts:
 
 
 def split_gaps(values: Sequence[Any]) -> tuple[Texts, Texts | None]:
-    """Return two arrays: the cells as texts (`normalise`), None where empty; and texts such as "na" of empty cells.
+    """Return the cells as texts (`normalise`), with None for empty cells; and the texts of cells that count as empty.
 
-    The second array is None for all other cells.  If no empty cell has a text, None is returned instead of this array.
+    A text such as "na" (`GAPS`) counts as an empty cell.  The second array has these texts, and None for all other
+    cells.  If there are no such texts, None is returned instead of the second array.
     """
     texts, words = np.empty(len(values), object), np.empty(len(values), object)
     for i, value in enumerate(values):

@@ -290,7 +290,7 @@ def read_header(path: Path) -> tuple[str, ...]:
 
 
 def _read_first_line(path: Path) -> str:
-    """Return the first line of a file that is not blank, without reading much more than this line."""
+    """Return the first non-blank line of a file, without reading much more than this line."""
     size = _HEADER_BYTES
     while True:
         data = _read_bytes(path, size)
@@ -304,8 +304,8 @@ def _read_first_line(path: Path) -> str:
 def find_delimiter(header: str) -> str:
     """Return the delimiter that occurs most often in a header; return a comma if no delimiter occurs.
 
-    Of several delimiters that occur equally often, ";" is taken, or the first in `_DELIMITERS`.  In a line of numbers
-    with decimal commas, the delimiter is the one that leaves numbers.
+    Of several delimiters that occur equally often, the first of ";", ",", tab and "|" is taken.  If ";", tab or "|"
+    divides the line into numbers, which may have decimal commas, it is taken instead.
 
     >>> find_delimiter("age;weight, in kg;height"), find_delimiter("age"), find_delimiter("1,5;2,5")
     (';', ',', ';')
@@ -379,7 +379,7 @@ def _check_lengths(path: Path, lines: Lines, width: int) -> None:
 
 
 def _places(path: Path, names: Sequence[str], wanted: Sequence[str] | None) -> list[int]:
-    """Return the indices of the columns `wanted`, or of all; raise InputError unless each name fits one column."""
+    """Return the indices of the columns `wanted` (None: all); raise InputError unless each names one column."""
     if wanted is None:
         return list(range(len(names)))
     held = Counter(names)

@@ -193,7 +193,7 @@ def _check_roles(table: Table) -> None:
 def check_described(table: Table, columns: Columns) -> None:
     """Raise InputError if the columns of a table do not match the description `table`.
 
-    One error names every column without a range or categories, with a template to paste.
+    One error names all columns that lack a range or categories (boolean features need none), with a template to paste.
     """
     for name in (*table.labels, *filter(None, [table.client]), *_described(table)):
         if name not in columns.names:

@@ -137,9 +137,10 @@ class Encoder(msgspec.Struct, frozen=True):
         return pairs[:, 0], pairs[:, 1]
 
     def check_informative(self, columns: Columns) -> None:
-        """Raise InputError if all values of a feature are outside its public range, or in none of its categories.
+        """Raise InputError if a feature's values are all below its range, all above it, or all in no category.
 
-        Such a feature tells the model nothing.  The units, or upper and lower case, may differ from the description.
+        Such a feature tells the model nothing.  A likely cause: the description has other units, or other upper and
+        lower case, than the values.
         """
         astray = [name for name in self.features if self._misses_all(columns, name)]
         if astray:

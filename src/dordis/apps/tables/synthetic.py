@@ -11,14 +11,15 @@ from dordis.apps.tables.encoding import Encoder
 from dordis.errors import InputError
 
 NOISE = 0.3
-"""Standard deviation of the noise on the scores that give the synthetic labels; without it their deviation is 1."""
+"""Standard deviation of the noise on the scores from which labels follow; without noise, that of the scores is 1."""
 
 
 def draw_rows(table: Table, names: Sequence[str], clients: int, each: int, seed: int) -> dict[str, list[Any]]:
-    """Return columns by name, for a table with the columns `names` that has `each` rows for every client.
+    """Return synthetic features, labels and clients as columns by name, with `each` rows for every client.
 
-    Features are uniform in their ranges or categories; labels follow from the features by a linear rule with noise.
-    Raise InputError if a feature or label has neither a range nor categories.
+    `names` are the columns of the real table; columns without one of these roles are left out.  Features are uniform in
+    their ranges or categories; labels follow from the features by a linear rule with noise.  Raise
+    InputError if a feature or label has neither a range nor categories.
     """
     rng, count = np.random.default_rng(seed), clients * each
     features = table.feature_names(names, "the table")
