@@ -41,9 +41,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     The first `words` rounds are the first pass, in which clients count words.  The later rounds are the second pass, in
     which clients also count pairs of the `top` most frequent words.  Choose the number of rounds such that every client
-    takes part once in each pass.  `zipf` and `shift` are exponent and shift of the `Zipf` prior of words.  The lift of
-    a pair is its probability divided by the product of the probabilities of its words; `spread` is the standard
-    deviation of its logarithm under the prior.  `flat` and `share` weight the counts of the second pass (`PairCounts`).
+    takes part once in each pass.  The prior of words is a Zipf law: the word of rank r has a probability proportional
+    to (r + `shift`)^-`zipf`.  The lift of a pair is its probability divided by the product of the probabilities of its
+    words; `spread` is the standard deviation of the lift's logarithm under its prior.  In the second pass clients
+    multiply the count of a word by p^-`flat`, and the count of a pair by (p q)^-`flat`, where p and q are the
+    probabilities of the words; `share` is the norm of the weighted counts of pairs in an update of norm 1.
     """
 
     data: str = "reddit"
@@ -236,7 +238,7 @@ def prepare_counting(settings: Settings, task: Task) -> tuple[Corpus, Settings]:
 
 
 def find_texts(settings: Settings, home: Path) -> Path:
-    """Return the folder of the texts; `settings.data` is the name of a data set, or the path of the folder."""
+    """Return the folder of texts: of the data set `settings.data`, or the path `settings.data` relative to `home`."""
     return find_folder(settings.data, settings.data_dir, home) if settings.data in DATA_SETS else home / settings.data
 
 

@@ -101,7 +101,7 @@ def read_corpus(folder: Path, vocabulary: Path | int, population: int, seed: int
     """Return the texts of LEAF's files; `population` users are drawn as clients, and the others are held out.
 
     If `vocabulary` is a number n, the vocabulary is the n most frequent words of half of the held-out users, and the
-    model is tested on the other half.  With a list of words, or for letters, it is tested on all held-out users.
+    model is tested on the other half.  With a list of words, or if texts are of letters, it is tested on all.
     """
     users = draw_users(folder, population, seed, isinstance(vocabulary, int))
     symbols = read_symbols(vocabulary, users)
@@ -164,7 +164,7 @@ def _is_letters(data: UserData) -> bool:
 
 
 def _read_text(data: UserData, *, whole: bool) -> TokenPairs:
-    """Return a user's token pairs.  A line of letters gives all pairs in it if `whole`, else only its last pair."""
+    """Return a user's token pairs: for words, or if `whole`, all pairs; else the last pair of each line of letters."""
     read: Callable[[UserData, bool], TokenPairs] = _letters if _is_letters(data) else _comments
     try:
         return read(data, whole)
@@ -327,14 +327,14 @@ _NODES = np.linspace(-5.0, 5.0, 41)
 
 @dataclass(frozen=True, eq=False)
 class NoisyCounts:
-    """Summed counts `total`: an unknown factor times `weights` times probabilities, plus noise with `deviation`."""
+    """Summed counts: `total` = unknown factor * `weights` * probabilities + noise of standard deviation `deviation`."""
 
     total: Floats = field(repr=False)
     deviation: float
     weights: Floats = field(repr=False)
 
     def factor(self, expected: Floats) -> float:
-        """Return the factor by which `expected` fits the summed counts best (least squares), at least `deviation`."""
+        """Return the x for which x * `expected` fits `total` best (least squares), or `deviation` if that is larger."""
         return max(float(self.total @ expected) / float(expected @ expected), self.deviation)
 
 
@@ -357,7 +357,7 @@ class Zipf:
 
 
 def word_probabilities(seen: Sequence[NoisyCounts], prior: Zipf) -> Floats:
-    """Return the posterior mean of each word's probability, given noisy counts; 0 for a word whose weights are all 0.
+    """Return the posterior mean of each word's probability (0 if its weights are all 0), given noisy counts by pass.
 
     The unknown factors of the counts (`NoisyCounts`) and the probabilities are estimated in turn, each from the other.
     """
