@@ -311,8 +311,9 @@ def _attack_rounds(
 
     A client has `each` canaries.  Each canary has a coordinate, and a coin that is tossed once.  A canary with the coin
     1 contributes to a round with the probability `sampling`, one with the coin 0 never.  `client` makes the application
-    of a client from its id and the coins of its canaries.  The score of a canary is the sum of its coordinate over all
-    rounds.  The attack guesses the coin 1 if the score is above half its expectation for the coin 1.
+    of a client from its id and the coins of its canaries.  `leaving` is the pair (`dropped`, `late`) of `audit`.  The
+    score of a canary is the sum of its coordinate over all rounds.  The attack guesses the coin 1 if the score is above
+    half its expectation for the coin 1.
     """
     plan, setting, (dropped, late) = find_plan(design), design.setting, leaving
     check_departures(design, dropped, late)

@@ -176,7 +176,7 @@ class CanaryRecords(RecordClient):
         return WIDTH
 
     def record_gradients(self, round: RoundInfo, model: Numbers, places: Places) -> Reals:
-        """Return one row for each index in `places`: the gradient of the record, or zeros for a dummy."""
+        """Return one row for each index in `places`: the record's gradient, or zeros for the index -1 (a dummy)."""
         rows = np.zeros((places.size, self._dim))
         used = np.flatnonzero(places >= 0)
         rows[used, self._first + places[used]] = round.clip * self._coins[places[used]]

@@ -102,7 +102,7 @@ class VarianceSample:
 
     @classmethod
     def from_samples(cls, samples: Integers, variance: Fraction, bits: int) -> "VarianceSample":
-        """Return the summary of noise samples modulo 2^bits, whose stated variance is `variance`."""
+        """Return the summary of noise samples modulo 2^bits, as `centre_ring` gives them, of the stated `variance`."""
         law = square_law(variance, bits)
         magnitudes = np.abs(samples)
         cut_squares = float(((np.minimum(magnitudes, law.cut) / law.cut) ** 2).sum())
@@ -144,9 +144,9 @@ def centre_ring(vector: Vector, bits: int) -> Integers:
 
 
 def _chernoff(measured: Sequence[VarianceSample], side: int) -> float:
-    """Return the least Chernoff bound on the probability of a sum of cut squares as large as observed.
+    """Return the least Chernoff bound on the probability that a sum of cut squares is as extreme as the observed one.
 
-    This is for `side` 1; for `side` -1 it is the probability of a sum as small as observed.
+    With `side` 1, extreme means at least as large; with `side` -1, at most as large.
     """
     seen = sum(some.cut_squares for some in measured)
     counts: Counter[SquareLaw] = Counter()
