@@ -16,9 +16,9 @@ from dordis.rounds.app import AppServer, FixedClient, RoundInfo, State, Task
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Options of a private mean.
 
-    `data` is the path of a .npy file with one vector for each client; if it is empty, random vectors of length `dim`
-    are drawn.  `centre` is a public guess of the mean, the same for every coordinate.  The guess is subtracted from
-    each vector, and the difference is clipped to the norm `bound`: set privacy.clip to the same bound.
+    `data` is the path of a .npy file with one vector for each client; if it is empty, random vectors with `dim`
+    coordinates are drawn.  `centre` is a public guess of the mean, the same for every coordinate.  The guess is
+    subtracted from each vector, and the difference is clipped to the norm `bound`: set privacy.clip to the same bound.
     """
 
     data: str = ""

@@ -327,7 +327,7 @@ def _plan(planned: RoundPlan) -> Plan:
 
 
 def expected_sigma(planned: RoundPlan) -> float:
-    """Return the standard deviation that noise and rounding errors have in a coordinate of the sum without dropout."""
+    """Return the standard deviation of noise and rounding errors in a coordinate of the sum if no client drops out."""
     clients = planned.setting.clients
     return deviation(planned, float(_plan(planned).noise.variance_left(range(clients), b"")), clients)
 
