@@ -29,7 +29,7 @@ from dordis.rounds.model import Numbers
 class Server(AppServer):
     """The server of federated learning: it moves the parameters along the mean update of each round.
 
-    It evaluates a moving average of the parameters on test data.
+    It evaluates a moving average of the parameters, or without one the newest parameters, on test data.
     """
 
     folds: ClassVar[bool] = True
@@ -133,8 +133,8 @@ class Server(AppServer):
     def export(self, directory: Path) -> None:
         """Write the trained model to a directory: the state_dict of a torch module, and the file `SAVED_MODEL`.
 
-        `SAVED_MODEL` is not written for a user's own model that was not trained on a table.  It is not written either
-        for a model of inputs that are scaled, centred or mapped to features: the file has no such step.
+        `SAVED_MODEL` is written for every model that was trained on a table.  Without a table it is written only for
+        built-in models, and not if inputs were scaled, centred or mapped to features: the file has no such step.
         """
         self._model.save(self.average_parameters(), directory)
         if self._encoder is not None or (is_built_in(self._model) and not self._has_input_steps):
@@ -254,8 +254,8 @@ class Cohort:
     def update(self, client: Client, round: RoundInfo, start: Numbers) -> Floats | None:
         """Return the update of `client`, trained together with the other clients from the model `start`.
 
-        Return None, so that the client trains alone, at a second call for a client, for another round or model than in
-        the first call, or if the clients cannot train in one pass.
+        Return None, so that the client trains alone, in four cases: a second call for a client, another round than the
+        cohort's, another model than in the first call, or clients that cannot train together.
         """
         if round.index != self._index:
             return None

@@ -134,7 +134,8 @@ class LeafFile(msgspec.Struct):
 def read_leaf(folder: Path, words: Vocabulary, shape: tuple[int, ...] = (), classes: int = 0) -> Dataset:
     """Return the data set of a LEAF folder, with the files train/*.json and, if there are any, test/*.json.
 
-    The samples are images, lines of letters, or sequences of words; `words` is the vocabulary for words.
+    The samples are images, lines of letters, or sequences of words; `words` is the vocabulary for words, and
+    `shape` and `classes` (0: the largest training label + 1) are for images.
     """
     train = [part for file in _files(folder / "train") for part in _users(file, words)]
     test = [part for file in _files(folder / "test") for part in _users(file, words)] if _has(folder / "test") else []

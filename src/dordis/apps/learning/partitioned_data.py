@@ -179,7 +179,7 @@ def flatten(x: Values) -> Values:
 
 
 def check_labels(name: str, y: Values, inputs: int) -> Labels:
-    """Return labels of classes as int64, True as 1; raise InputError unless they are `inputs` numbers from 0 on."""
+    """Return class labels as int64, True as 1; raise InputError unless they are `inputs` whole numbers from 0 up."""
     if y.dtype.kind == "b":
         y = y.astype(np.int64)
     if y.shape != (inputs,) or y.dtype.kind not in "iu":
@@ -190,7 +190,7 @@ def check_labels(name: str, y: Values, inputs: int) -> Labels:
 
 
 def check_targets(name: str, y: Values, inputs: int, target: Target) -> Labels:
-    """Return targets as int64 for a classification, else as float64; raise InputError if they do not fit."""
+    """Return targets as int64 (classification) or float64; raise InputError unless there are `inputs` valid ones."""
     if target == "classification":
         return check_labels(name, y, inputs)
     if y.ndim not in (1, 2) or len(y) != inputs or y.dtype.kind not in "fiu" or not np.isfinite(y).all():
@@ -311,8 +311,8 @@ def remove_clients(data: Dataset, parts: list[Indices]) -> tuple[Dataset, str]:
 def select_test_inputs(keys: Values, clients: Values, unit: Unit) -> tuple[npt.NDArray[np.bool_], str]:
     """Return a mask of the test inputs to use, and a text that describes them.
 
-    Inputs of clients are used only if there are no other test inputs.  Metrics are published without noise, so metrics
-    that are measured on inputs of clients are outside the guarantee.
+    `keys` has the owner of each test input, `clients` the owners who are clients.  Their inputs are used only if there
+    are no others: metrics are published without noise, so the guarantee would not cover metrics on clients' inputs.
     """
     public = ~np.isin(keys, clients)
     if not public.any():

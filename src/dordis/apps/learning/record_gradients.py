@@ -175,7 +175,7 @@ class TorchGradients(RecordGradients):
         return (each * there).sum() / there.sum().clamp(min=1)
 
     def rows(self, parameters: Numbers, x: Values, y: Labels) -> Reals:
-        """Return one gradient for each record, computed in `constant_arithmetic`."""
+        """Return one gradient for each record; the same records give bitwise the same (`constant_arithmetic`)."""
         model, torch = self._model, self._torch
         if self._buffer.shape[0] != len(y):
             self._buffer = np.empty((len(y), model.dim), np.float32)

@@ -120,7 +120,7 @@ ADAM_RATE = 0.001
 def default_rate(settings: Settings, model: Any, rate: float) -> float:
     """Return the clients' default learning rate for `model`, which is the name of a model or an object.
 
-    `rate` is the default for the models `softmax` and `linear` by SGD.
+    `rate` is the default for `softmax` and `linear`, trained by SGD.
     """
     if settings.method == "adamw":
         return ADAM_RATE
@@ -136,7 +136,7 @@ def with_default_rate(settings: Settings, given: Collection[str], model: Any) ->
 
 
 RECORD_RATE = 4.0
-"""Default of the server's learning rate with records as the unit of privacy, times sqrt(`encoder.width` + 1)."""
+"""With records as the unit of privacy, the server's default rate is RECORD_RATE / sqrt(`encoder.width` + 1)."""
 
 
 def table_defaults(settings: Settings, given: Collection[str], encoder: Encoder, task: Task, model: Any) -> Settings:

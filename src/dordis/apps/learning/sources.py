@@ -154,8 +154,8 @@ class NamedData:
     """A public data set that a configuration can name.
 
     `read` returns the data set; its arguments are the folder of the files, the settings, and the folder of the
-    configuration.  The files are in `data_dir` or in one of its subfolders `folders`: the folder with a file that
-    matches the pattern `probe`.  `remotes` are the files to download.
+    configuration.  Its files are in the first folder, of `data_dir` and the subfolders `folders` of `data_dir`, that
+    has a file matching the pattern `probe`.  `remotes` are the files to download.
     """
 
     read: "Callable[[Path, Settings, Path], Dataset]"

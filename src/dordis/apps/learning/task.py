@@ -275,7 +275,7 @@ def _outputs(targets: list[Any]) -> int:
 
 
 def as_model(model: Any, inputs: Inputs, settings: Settings, seed: int) -> Model:
-    """Return `model` as a `Model`: construct it if it is a name, copy and wrap it if it is a torch module."""
+    """Return a `Model`: `model` itself if it is one, a new one for a name, a wrapped copy of a torch module."""
     if isinstance(model, str):
         return make_model(model, inputs, settings.options, seed, settings.device)
     if isinstance(model, Model):

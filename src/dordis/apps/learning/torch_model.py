@@ -46,13 +46,13 @@ class TorchModel(Model):
     """A torch module that maps inputs (n, ..) to scores (n, classes); its own parameters are the initial ones.
 
     A module for two classes may have one output instead of two, the log odds of class 1: then the loss is logistic.
-    For regression there is one score for each input; for next-token prediction the scores are (n, length, tokens).
-    Parameters with `requires_grad` False are frozen: they and the buffers keep their values and are in no update.  A
-    module that changes its buffers in training is refused: the running statistics of batch normalisation would reveal
-    one client's data to others without noise.  Inputs that are whole numbers, such as tokens, are passed as int64 if
-    the module accepts int64, else in the number type of its parameters.  Layers that draw random numbers, such as
-    dropout, draw them from a generator seeded for the client and the round.  In a batched pass (`fit_batched`) all
-    clients share one generator, which is seeded for one of these clients and the round.
+    For regression there is one score for each number to predict; for next-token prediction the scores have the shape
+    (n, length, tokens).  Parameters with `requires_grad` False are frozen: they and the buffers keep their values and
+    are in no update.  A module that changes its buffers in training is refused: the running statistics of batch
+    normalisation would reveal one client's data to others without noise.  Inputs that are whole numbers, such as
+    tokens, are passed as int64 if the module accepts int64, else in the number type of its parameters.  Layers that
+    draw random numbers, such as dropout, draw them from a generator seeded for the client and the round.  In a batched
+    pass (`fit_batched`) all clients share one generator, which is seeded for one of these clients and the round.
     """
 
     def __init__(self, module: Any, target: Target = "classification", device: str = "cpu") -> None:
@@ -91,7 +91,7 @@ class TorchModel(Model):
 
     @property
     def threads(self) -> int | None:
-        """Return the number of threads of a torch operation; None, if the model is not small, leaves it to torch."""
+        """Return the threads of a torch operation: 1 for up to `SMALL` parameters, else None, so that torch decides."""
         return 1 if self.dim <= SMALL else None
 
     def initial(self, rng: np.random.Generator) -> Floats:
@@ -115,10 +115,10 @@ class TorchModel(Model):
             return self.training_buffers(1)[0].fit(start, work, how)
 
     def fit_together(self, start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
-        """Return the updates of many clients, or None if training one by one is as fast.
+        """Return the updates of many clients, or None if `fit` should train each client alone.
 
-        With a small model, many clients train in one batched pass (`fit_batched`).  With a larger model, clients train
-        in one pass if each client takes a single step (`fit_one_step`), and else in threads (`fit_in_threads`).
+        With a small model (`is_small`), they train in batched passes (`fit_batched`).  With a larger model, clients
+        train in one pass if each client takes a single step (`fit_one_step`), and else in threads (`fit_in_threads`).
         """
         if self.is_small:
             return fit_batched(self, start, works, how)
@@ -197,7 +197,7 @@ class TorchModel(Model):
     def trained_parameters(self, module: Any) -> list[Any]:
         """Return the parameters that are not frozen of `module`, a copy of this model's module.
 
-        They are found by name, because in a copy that is made while another thread evaluates all look frozen.
+        They are found by name: if the copy was made while another thread evaluated, all its parameters look frozen.
         """
         return [parameter for name, parameter in module.named_parameters() if name in self._named]
 
@@ -225,7 +225,7 @@ class TorchModel(Model):
             self.restore_fixed({name: as_array(name, saved[name]) for name in self._fixed & saved.keys()})
 
     def save(self, parameters: Floats, directory: Path) -> None:
-        """Write a plain state_dict, which `torch.load(path, weights_only=True)` reads."""
+        """Write the trained state_dict to the file `STATE_DICT`, which `torch.load(path, weights_only=True)` reads."""
         self._torch.save(self.trained(parameters).state_dict(), directory / STATE_DICT)
 
     def _loss(self, scores: Any, y: Any, offset: Any) -> Any:

@@ -35,7 +35,8 @@ class LayerPass(NamedTuple):
 def fit_one_step(model: "TorchModel", start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
     """Return the updates of clients that take one step each, in order.
 
-    Return None if a client takes several steps, or if the target, the device or a layer is not supported.
+    Return None if a client does not take exactly one step of SGD without weight decay, if parameters are frozen, or if
+    the target, the device or a layer is not supported.
     """
     known = has_known_layers(model._module) and not model.has_frozen
     if not known or model.target != "classification" or model.device.type != "cpu" or not is_one_step(works, how):
@@ -178,7 +179,7 @@ def write_gradient(
 
 
 def _groups(works: Sequence[Work]) -> list[list[int]]:
-    """Return groups of client indices: the clients of a group have at most `GROUP` samples, or it is one client."""
+    """Return groups of client indices: at most `GROUP` samples in total, unless a group is a single client."""
     groups: list[list[int]] = [[]]
     held = 0
     for place, work in enumerate(works):

@@ -139,7 +139,7 @@ class TrainedModel:
         return where
 
     def export(self, path: str | Path, example: Any = None) -> Path:
-        """Write the model as ONNX if the name ends with .onnx, else by torch.export; see `RunResult.export`."""
+        """Write the model as ONNX or by torch.export; return the path.  The arguments are those of `export_model`."""
         return export_model(self, path, example)
 
 
@@ -326,7 +326,7 @@ def torch_module(model: Model, parameters: Floats) -> Any:
 
 
 def with_class_scores(module: Any, model: TorchModel) -> Any:
-    """Return a torch module that computes one score for each class, also if `module` has one output for two classes."""
+    """Return `module`; for a classification, wrap it so that a single output becomes the scores of two classes."""
 
     class Scores(import_torch().nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
