@@ -188,7 +188,7 @@ def _abandon_output() -> None:
 
 
 def _refuse(reason: str, code: int = REFUSED) -> int:
-    """Print the reason of a refusal as one line, and TOML at its end, if any, unchanged below; return `code`."""
+    """Print `reason` as one line, and the TOML with which it may end unchanged on further lines; return `code`."""
     said, section, paste = reason.partition("\n[")
     typer.echo("dordis: " + " ".join(said.split()), err=True)
     if section:

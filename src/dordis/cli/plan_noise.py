@@ -68,7 +68,7 @@ class NoiseQuestion:
         return planning.account(setting, self.sigma or 0.0)
 
     def replan(self, per_round: int, rounds: int, epsilon: float) -> Plan:
-        """Return the plan of the run changed to `per_round` clients in a round, `rounds` rounds, budget `epsilon`."""
+        """Return the plan of this run with other numbers of clients in a round and of rounds, and another budget."""
         if per_round > MOST_CLIENTS:
             raise InputError(f"a round has at most {MOST_CLIENTS} clients, not {per_round}")
         return planning.plan(self._setting(per_round, rounds), epsilon)
@@ -80,7 +80,10 @@ class NoiseQuestion:
 
     @property
     def one_draw(self) -> int:
-        """Return a number of colluders in a round that one random selection exceeds with probability 2^-40 at most."""
+        """Return the number of colluders that one random selection exceeds with probability 2^-40 at most.
+
+        Return the number of all colluders if the server can choose the selection.
+        """
         return round_colluders(self.selection, self.beacon, self.clients, self.per_round, self.colluders, SEMI_HONEST)
 
     def describe_colluders(self, T_C: int) -> str:
@@ -147,7 +150,10 @@ class NoiseQuestion:
 
 
 def tolerate(setting: Setting, mode: str, dropout: float) -> Setting:
-    """Return the setting with a tolerance and a threshold for this dropout rate; raise InputError if there are none."""
+    """Return the setting with a tolerance and a threshold with which rounds succeed at this dropout rate.
+
+    Raise InputError if no threshold permits so many dropouts.
+    """
     needs = find_needs(setting, mode, count_dropouts(setting.clients, dropout))
     if needs.threshold is None:
         raise InputError(f"{needs} (--mode semi-honest)")

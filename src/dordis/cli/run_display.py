@@ -35,7 +35,10 @@ LIVE_ROUNDS = 10
 
 
 class Display:
-    """Display of a run: live on a terminal, one line per round elsewhere, nothing if quiet."""
+    """Display of a run: live on a terminal, one line per round elsewhere, nothing if quiet.
+
+    `done` is the number of rounds that were finished before.
+    """
 
     def __init__(
         self, job: Job, home: Population, done: int, console: Console, *, quiet: bool, verbose: bool = False
@@ -124,10 +127,10 @@ class Display:
 
 @contextmanager
 def serve_page(under_way: "Run", address: str | None, console: Console) -> Iterator[LiveRun | None]:
-    """Serve the live page of a run at an address `[HOST:]PORT`, and yield the state that it shows, to be updated.
+    """Serve the live page of a run at an address `[HOST:]PORT`; yield the `LiveRun` that the page shows.
 
-    Without an address yield None.  If other machines can reach HOST, readers need the token in the file TOKEN of the
-    run's directory.  A resumed run keeps its token.
+    The caller updates this object.  Without an address yield None.  If other machines can reach HOST, readers need the
+    token in the file TOKEN of the run's directory.  A resumed run keeps its token.
     """
     if address is None:
         yield None

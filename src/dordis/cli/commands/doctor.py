@@ -73,7 +73,7 @@ def check_system() -> list[Finding]:
 
 
 def check_packages() -> list[Finding]:
-    """Return the versions of required and optional packages; a missing required package is to be repaired."""
+    """Return the versions of required and optional packages; a missing required package is a failed check."""
     needed = {name: _version(name) for name in NEEDED}
     findings = [
         Finding(name, version or "missing: install dordis again", bool(version)) for name, version in needed.items()

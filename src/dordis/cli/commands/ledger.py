@@ -88,7 +88,10 @@ def _read_run_id(text: str | None) -> bytes | None:
 
 
 def _describe_adversary(summary: "LedgerSummary") -> str:
-    """Return in words against whom a ledger's epsilon holds; if it has several mechanisms, the weakest one decides."""
+    """Return in words against whom a ledger's epsilon holds: not against the server if any mechanism trusts the server.
+
+    For a mechanism that is not built in, the words say that only its author knows.
+    """
     from dordis.privacy import mechanisms
     from dordis.privacy.mechanisms import NoiseFrom
 
@@ -100,7 +103,10 @@ def _describe_adversary(summary: "LedgerSummary") -> str:
 
 
 def _describe_summary(summary: "LedgerSummary", how: str) -> "Iterator[Table | str]":
-    """Yield tables and lines: the contents of the ledger, and for whom and against whom its epsilon holds."""
+    """Yield tables and lines: the contents of the ledger, and for whom and against whom its epsilon holds.
+
+    `how` says how the run was executed; if it is empty, there is no line about this.
+    """
     rows = {
         "lines": str(summary.lines),
         "runs before": ", ".join(run[:16] for run in summary.predecessors) or "none",

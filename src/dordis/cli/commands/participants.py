@@ -130,9 +130,10 @@ def find_configs(config: Path | None, *, follow: bool) -> list[Path | None]:
 
 
 async def stay_until_stopped(joined: "Participant | Visitor", *, once: bool, follow: bool) -> bool:
-    """Take part in a run.  Return True when the run is over, or False after SIGTERM.
+    """Take part in a run; return True when the run is over, or False after SIGTERM.
 
-    SIGHUP reloads the client's certificate.
+    With `follow`, take part also in the server's next runs.  With `once`, return True after one connection or, in
+    assisted rounds, after one contribution.  SIGHUP reloads the client's certificate.
     """
     loop, staying, stopped = asyncio.get_running_loop(), asyncio.ensure_future(joined.stay(once, follow)), False
 

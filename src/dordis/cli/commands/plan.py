@@ -204,7 +204,10 @@ def _format_log(logarithm: float) -> str:
 
 
 def chunk_counts(dim: int) -> range:
-    """Return the numbers of chunks to compare: 1 to the largest; a chunk has one block (`privacy.scaling`) or more."""
+    """Return the numbers of chunks to compare, from 1 to the largest possible.
+
+    A chunk has at least one block, which is a part of an update that is rotated as a whole.
+    """
     from dordis.pipeline.performance_model import most_chunks
     from dordis.privacy.scaling import block_size, padded_length
 

@@ -1,4 +1,7 @@
-"""`dordis report` writes a report of runs; `dordis status` shows the state of runs on a server, or of a client."""
+"""`dordis report` writes a report of runs; `dordis status` shows the state of runs on a server, or of a client.
+
+A folder of configurations that `dordis serve` runs one after the other is called a queue.
+"""
 
 import sys
 from pathlib import Path
@@ -96,7 +99,7 @@ def status(
 
 
 def list_missed_deadlines(runs: list[dict[str, Any]]) -> list[list[str]]:
-    """Return a row for each client that missed deadlines: run, client id, how many in all, how many by request."""
+    """Return a row for each client that missed deadlines: run, client id, number in all and by kind of request."""
     return [
         [
             run["name"],
@@ -110,7 +113,10 @@ def list_missed_deadlines(runs: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def find_runs(path: Path) -> list[Path]:
-    """Return the directories of runs, oldest first: `path` itself, or the runs in this folder and in its queue."""
+    """Return the directories of runs, oldest first: `path` itself if it is a run, else the runs in this folder.
+
+    If the folder is a queue, the runs of its configurations are included.
+    """
     from dordis.records.run_records import MANIFEST
     from dordis.records.server_status import QUEUE, RunQueue
 
@@ -123,7 +129,7 @@ def find_runs(path: Path) -> list[Path]:
 
 
 def read_queue(path: Path) -> dict[str, str]:
-    """Return `waits`, `begun` or `done` for each queued configuration in a folder; empty if it has no queue."""
+    """Return `waits`, `begun` or `done` for each configuration in a queue; empty if the folder is no queue."""
     from dordis.records.server_status import QUEUE, RunQueue
 
     if not (path / QUEUE).exists():

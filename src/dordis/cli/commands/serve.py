@@ -226,7 +226,11 @@ def stop_reason(error: BaseException) -> str:
 
 @contextmanager
 def reload_at_hangup(home: "NetworkPopulation", settings: "Config", read: "Callable[[], Config]") -> Iterator[None]:
-    """At SIGHUP, reload the server's certificate, `deployment.deadlines` and `deployment.balancers`."""
+    """At SIGHUP during the block, reload the server's certificate, `deployment.deadlines` and `deployment.balancers`.
+
+    `read` reads the configuration again; a warning lists other settings that now differ from `settings`, those of the
+    run, and are ignored.
+    """
 
     def reload(*_: object) -> None:
         try:
@@ -264,7 +268,10 @@ def ignored_changes(settings: "Config", fresh: "Config") -> list[str]:
 
 
 def check_tries(tries: int, configured: int, *, resumed: bool) -> int:
-    """Return `tries`, the value of --tries; raise InputError if it is below `configured`, or if the run is new."""
+    """Return `tries`, the value of --tries; raise InputError if the run is new, or if `tries` is below `configured`.
+
+    `configured` is the setting `federation.tries` of the run.
+    """
     if not resumed:
         raise InputError("--tries is for --resume: for a new run set federation.tries in the configuration")
     if tries < configured:
