@@ -1,4 +1,8 @@
-"""Facts about a run from its records: how it ended, epsilon spent, outcome of the ledger check, label, and alerts."""
+"""Facts about a run from its records: how it ended, epsilon spent, outcome of the ledger check, label, and alerts.
+
+The *target* of a round's noise is the planned noise variance of the sum.  The *charged* noise variance is the part of
+the variance left in the sum that counts for privacy.
+"""
 
 import math
 import tomllib
@@ -28,7 +32,7 @@ _CLOSE = 1e-9
 
 @dataclass(frozen=True)
 class LedgerCheck:
-    """The outcome of verifying a run's ledger: the summary of the ledger, or the problem; neither without a ledger."""
+    """The outcome of verifying a run's ledger: its summary, or the problem; neither if the noise proves no epsilon."""
 
     summary: LedgerSummary | None = None
     problem: str = ""
@@ -136,7 +140,7 @@ class RunFacts:
 
     @property
     def noise_ratios(self) -> tuple[float, ...]:
-        """Return `noise_ratio`, charged divided by target noise variance, of every round that has this ratio."""
+        """Return the `noise_ratio` of every round that has one."""
         return tuple(ratio for record in self.run.rounds if (ratio := self.noise_ratio(record)) is not None)
 
     def noise_ratio(self, record: RoundRecord) -> float | None:

@@ -1,4 +1,8 @@
-"""The charts of a report: of one run in detail, or of several runs side by side."""
+"""The charts of a report: of one run in detail, or of several runs side by side.
+
+The *target* of a round's noise is the planned noise variance of the sum.  The *charged* noise variance is the part of
+the variance left in the sum that counts for privacy.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -83,7 +87,7 @@ def dropout_chart(all_facts: Sequence[RunFacts]) -> LineChart:
 
 
 def noise_chart(facts: RunFacts) -> LineChart:
-    """Return a chart over rounds of the planned noise variance, the variance left in the sum, and the charged one."""
+    """Return a chart over rounds of three noise variances: the target, the one left in the sum, and the charged one."""
     lines = (
         _line("wanted", facts, lambda record: record.wanted),
         _line("left in the sum", facts, lambda record: record.left),

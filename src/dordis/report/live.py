@@ -109,6 +109,7 @@ class _Stage:
     waiting: Counter[int] = field(default_factory=Counter)
     """For each client, the number of chunks for which its answer is missing."""
     open: int = 0
+    """Number of chunks for which the stage has begun and not ended."""
 
 
 @dataclass

@@ -148,7 +148,10 @@ def evictions_table(facts: RunFacts) -> TextTable:
 
 
 def complaints_table(facts: RunFacts) -> TextTable:
-    """Return a table with a row for every evicted helper and every evicted or left-out client of an assisted run."""
+    """Return a table with a row for every evicted helper and client of an assisted run, and every left-out client.
+
+    A client is left out if a helper has complained about it, and nobody was proved wrong.
+    """
     is_assisted = facts.run.manifest.protocol == "assisted"
     complaints = read_complaints(facts.run.path) if is_assisted else Complaints()
     helpers = [(f"helper {h}", "evicted: it was proved wrong") for h in sorted(complaints.helpers)]
