@@ -31,15 +31,16 @@ def nothing_lost(client: ClientId, message: Message) -> bool:
 class LocalExchange(MessageMeter):
     """Delivers requests to clients in this process, each request only when the caller iterates to its reply.
 
-    `lost_request` and `lost_reply` tell whether a message is lost.  A client that raises an error does not answer; its
-    error is appended to `errors`, and so is the error of a malformed reply.  Only `UnusableUpdate` is raised to the
+    `lost_request` and `lost_reply` are called with a client and a request; they tell whether the request, or the reply
+    to it, is lost.  A client that raises an error does not answer; the error is appended to `errors`, and so is the
+    error of a malformed reply.  Only `UnusableUpdate` is raised to the
     caller, because it is an error of the application.  `seconds` has each client's CPU time, including encoding and
     decoding on the client.
 
     Requests that only let a client compute something early (`Message.ahead`) are dropped unless `ahead` is True: they
     would keep the early results of all clients in memory at once.  Requests to `helpers` are never lost, and the times
-    and errors of helpers are recorded separately.  `coming` returns the clients that answer an open call (`OpenCall`),
-    in the order of their arrival; the call closes if `time_is_up` returns True.
+    and errors of helpers are recorded separately.  `coming` returns the clients that arrive to answer an open call (a
+    request without addressees, `OpenCall`), in order; the call closes if `time_is_up` returns True at an arrival.
     """
 
     def __init__(

@@ -64,8 +64,9 @@ class IdealRounds:
 
     Owners consent and count participations as in the protocol.  If `rounds` is True, updates are always rounded to
     integers.  If it is False, updates without noise, or with the noise of a trusted server, are summed as real numbers;
-    their sum differs from the protocol's sum by the rounding errors.  `close_at` is the number of contributions at
-    which a round without a fixed list of clients closes.
+    their sum differs from the protocol's sum by the rounding errors.  `available` returns the clients that can be
+    selected for a round, from the round's index.  `close_at` is the number of contributions at which a round without a
+    fixed list of clients closes; None is the largest number that the round's parameters allow.
     """
 
     def __init__(
@@ -87,8 +88,9 @@ class IdealRounds:
         self._noise, self._cores, self._rounds = OneDraw(entropy), cores, rounds
 
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
-        """Invite the clients that do not drop out before the parameters, let them train, and return the ready clients.
+        """Invite the clients, let them train, and return the ready clients.
 
+        Clients that drop out before the round's clients U are fixed are not invited.
         For a protocol without a fixed list of clients, return only the helpers' keys: clients arrive later, in `sum`.
         """
         self._departures.begin(invitation.invite.info.index, invitation.clients)
@@ -112,7 +114,10 @@ class IdealRounds:
         return {} if introduces is None else {u: h.handle(introduces(round)) for u, h in self._helpers.items()}
 
     def _accepted(self, u: ClientId, invitation: Invitation) -> bytes | None:
-        """Invite a client and put the model into its cache; return the proof of selection, or None if it declines."""
+        """Invite a client and put the model into its cache; return its proof of selection.
+
+        Return None if the client declines or is not selected.
+        """
         client = self._clients[u]
         client.models.keep(invitation.model)
         try:

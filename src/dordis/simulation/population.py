@@ -173,7 +173,7 @@ class SimulatedHome:
 
     @property
     def registry(self) -> Registry:
-        """Return the public keys of all clients."""
+        """Return the public keys of all clients and helpers."""
         return self.identities.registry
 
     @property
@@ -203,7 +203,7 @@ class SimulatedHome:
         return self._seed("selection")
 
     def last_index(self) -> int:
-        """Return -1, because a simulation stores no index of a round outside the records of the run."""
+        """Return -1, for none: unlike a server, a simulation does not store to which round index it invited clients."""
         return -1
 
     def explain_failure(self) -> str:
@@ -294,7 +294,7 @@ class SimulatedHome:
 
     @property
     def cap(self) -> int | None:
-        """Return the participation cap if owners count rounds because they cannot bound a round's cost; else None."""
+        """Return the participation cap; None if owners bound epsilon instead of rounds, or if no epsilon is proved."""
         return self.job.design.cap if self.job.design.proves and not self.job.design.counts else None
 
     @cached_property

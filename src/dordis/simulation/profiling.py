@@ -246,7 +246,7 @@ class RehearsalCosts:
 
 
 def zero_population(simulated: SimulatedJob, design: RoundPlan, identities: Identities, fidelity: str) -> SimulatedHome:
-    """Return a population for a job without dropout, in which clients do not train and have updates of zeros."""
+    """Return a population for a job in which no client drops out or trains, and all updates are zeros."""
     dim = design.setting.dim
     job, client = replace(simulated.job, app=IdleServer(dim), design=design), FixedClient(np.zeros(dim))
     settings = Simulation(fidelity="ideal" if fidelity == "ideal" else "full", dropout=NoDropout())
