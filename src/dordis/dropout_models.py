@@ -200,7 +200,10 @@ class BehaviourTrace:
         return self.devices[device].is_active(index * self.seconds)
 
     def leaves(self, device: int, index: int, lot: int) -> int | None:
-        """Return the first stage, from 0, at which a device is inactive; None if there is none (`lot` is not used)."""
+        """Return the number, from 0, of the first stage at which a device is inactive; None if there is none.
+
+        `lot`, the number of a random stage, is not used.
+        """
         start, is_active = index * self.seconds, self.devices[device].is_active
         return next((stage for stage in range(self.stages) if not is_active(start + stage * self.stage_seconds)), None)
 
@@ -227,7 +230,10 @@ class SlotTrace:
         return bool(self.entries[device, self._slot(index)] == 1)
 
     def leaves(self, device: int, index: int, lot: int) -> int | None:
-        """Return stage 0 if the device is away in this slot, the random stage `lot` if only in the next, else None."""
+        """Return the number of the stage at which a device leaves; None if the device stays.
+
+        The number is 0 if the device is away in this slot, and `lot`, that of a random stage, if only in the next.
+        """
         if not self.available(device, index):
             return 0
         return None if self.entries[device, self._slot(index) + 1] == 1 else lot
@@ -376,7 +382,7 @@ class DropoutSchedule:
         return u in self._gone
 
     def coming(self, clients: Iterable[ClientId]) -> Iterable[ClientId]:
-        """Return the clients that come to a round with open arrival, in order, without those that leave before it."""
+        """Return the clients that come to a round with open arrival, in order: all that answer `Invite` and `Train`."""
         return [u for u in self._order(self._index, tuple(clients)) if not self.is_early(u)]
 
     def is_early(self, u: ClientId) -> bool:

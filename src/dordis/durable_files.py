@@ -50,7 +50,7 @@ def _draft(path: Path, data: bytes, mode: int) -> Iterator[Path]:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of `data` to an open file, or raise `OSError`."""
+    """Write all of `data` to an open file, or raise `OSError`; the caller has to sync the file."""
     left = memoryview(data)
     while left:
         left = left[os.write(descriptor, left) :]

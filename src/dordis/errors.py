@@ -173,7 +173,7 @@ class MalformedMessage(ProtocolError):
 
 
 class UnexpectedRequest(ProtocolError):
-    """A server's request is out of order, repeated with other content, or for another round."""
+    """A request or a contribution is out of order, repeated with other content, too large, or for another round."""
 
 
 class Aborted(ProtocolError):
@@ -282,7 +282,10 @@ class TooFewHelpers(RoundFailed):
 
 
 class Unconfirmed(RoundFailed):
-    """Too few helpers of one helper set sent the same sum of masks; the round is charged, but it ends without a sum."""
+    """Too few of the helpers that hold the same masks sent the same sum of masks: the round is charged and has no sum.
+
+    `rank` is the index of this set of helpers in the list of all helper sets.
+    """
 
     def __init__(self, rank: int, heard: int, needed: int) -> None:
         super().__init__(

@@ -308,9 +308,9 @@ def load(path: str | Path, model: Any = None) -> Any:
 
 
 def _load_objects(path: Path, state: Mapping[str, Any], model: Any, target: str) -> RunResult:
-    """Return the result of a run of `train` that predicts `target`.
+    """Return the result of a run of `train`, whose server had stored `state` (empty: no round was finished).
 
-    `model` is the caller's model of that run, None for a built-in one.
+    `model` is the caller's model of that run, None for a built-in one; `target` is the setting of the application.
     """
     if (path / SAVED_MODEL).is_file():
         trained = read_model(path / SAVED_MODEL, model)

@@ -85,6 +85,7 @@ Requests = Mapping[ClientId, Message]
 Replies = Iterable[tuple[ClientId, Message]]
 """An iterator of replies with their senders, so that a server can add up vectors without holding them all."""
 Flow = Generator[Requests, Replies, None]
+"""A generator of requests; after each yield it is sent the replies."""
 Admit = Callable[[ClientId, Message], None]
 """Checks a client's reply to an `OpenCall` and raises to refuse it; once it returns, the reply may be acknowledged."""
 
@@ -192,9 +193,9 @@ class Party(Protocol):
 class Journal(Protocol):
     """Stores a client's answers before they are sent, on disk in deployments, and restores the client after a restart.
 
-    For a new key `claim` calls `respond`, which returns state changes and a reply, and stores both with the request's
-    digest.  For a known key it returns the stored reply if the digest is the same, and raises `UnexpectedRequest` if
-    it differs.  `close` erases the stored content; after `close` every claim raises `Aborted`.
+    A key names a request.  For a new key `claim` calls `respond`, which returns state changes and a reply, and stores
+    both with the request's digest.  For a known key it returns the stored reply if the digest is the same, and raises
+    `UnexpectedRequest` if it differs.  `close` erases the stored content; after `close` every claim raises `Aborted`.
     """
 
     def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> bytes:
@@ -217,7 +218,7 @@ class Journal(Protocol):
 
 
 def check_same_request(key: str, claimed: bytes, digest: bytes) -> None:
-    """Raise UnexpectedRequest unless the request answered under `key`, of digest `claimed`, has this `digest`."""
+    """Raise UnexpectedRequest if a request's `digest` differs from `claimed`, that of the request answered at `key`."""
     if claimed != digest:
         raise UnexpectedRequest(f"another request was answered at {key} before")
 
@@ -383,12 +384,15 @@ class ProtocolClient(ABC, Generic[State]):
 
 
 def check_turn(entries: Sequence[On[Any]], passed: int, place: int) -> None:
-    """Raise UnexpectedRequest if a request is repeated, or if a required request before it was not answered."""
+    """Raise UnexpectedRequest unless the request `entries[place]` is next after the first `passed` ones.
+
+    Optional requests in between may be missing.
+    """
     if place < passed or not all(entry.optional for entry in entries[passed:place]):
         raise UnexpectedRequest(f"{entries[place].request.__name__} is out of turn")
 
 
 def check_setup_complete(lane: int, passed: int, needed: int) -> None:
-    """Raise UnexpectedRequest if a chunk begins before the set-up is complete."""
+    """Raise UnexpectedRequest if `lane` is a chunk and only `passed` of `needed` requests of the set-up are done."""
     if lane != SETUP and passed < needed:
         raise UnexpectedRequest("the set-up is not complete")
