@@ -1,4 +1,9 @@
-"""The spending of every client of a run, added up from the charges of all rounds."""
+"""The spending of every client of a run, added up from the charges of all rounds.
+
+Owners *count* the cost of a round before the upload.  The ledger *reserves* a charge before the disclosure, at the
+least noise that may be left: after the known number of dropouts of a chunk, or else after up to T.  A *completed* round
+is charged at the noise left.  With records as the unit, epsilon is that of one record over all planned events.
+"""
 
 import math
 from array import array
@@ -57,7 +62,7 @@ def _compose(paid: PaidCosts) -> float:
 class SpendingCourse:
     """For every completed round, the costs that the client with the largest spending had paid, and the delta left.
 
-    The delta left is the budget's delta minus the chance that a round so far was insecure (`Account.failure`).
+    The delta left is the budget's delta minus the chance that any round so far was insecure (`Account.failure`).
     """
 
     def __init__(self) -> None:
@@ -77,7 +82,6 @@ class SpendingCourse:
         return frozenset((costs[place], times) for place, times in zip(numbers[::2], numbers[1::2], strict=True)), delta
 
     def __contains__(self, index: int) -> bool:
-        """Tell whether the round with this index is completed."""
         return index in self._after
 
 
@@ -137,7 +141,7 @@ class Account:
 
     @property
     def used_indices(self) -> list[int]:
-        """Return the indices of all rounds that were counted or charged, ascending."""
+        """Return the indices of this run's rounds that owners may have counted or the ledger charged, ascending."""
         return sorted({*self._counted, *self.rounds})
 
     def _owner_charge(self, index: int) -> OwnerCharge:
@@ -242,7 +246,7 @@ class Account:
             self.course.add(index, self._paid(self._leader), self.budget.delta - float(self.failure()))
 
     def _complete_owner_charge(self, index: int, charge: OwnerCharge) -> None:
-        """Store `charge`, what owners may count for a completed round, unless they may have counted something else."""
+        """Replace the counted cost of a completed round by `charge`, encoded; keep the counted cost if it differs."""
         if index in self._counted and self._owner_charge(index) != charge:
             return
         self._counted.pop(index, None)
@@ -317,7 +321,7 @@ class Account:
         return record_accounting.epsilon(planned, left) if left > 0 else math.inf
 
     def failure(self, more: Charge | None = None) -> Fraction:
-        """Return a bound on the chance that a round so far, or `more`, has an insecure graph or too many colluders.
+        """Return a bound on the chance that any round so far, or `more`, has an insecure graph or too many colluders.
 
         Skipped round indices count too, because the server could choose which indices to use.
         """
@@ -351,7 +355,7 @@ class Account:
         return frozenset((Counter(dict(own)) + added).items()) if added else own
 
     def worst_client(self, clients: Iterable[int], more: Charge | None = None) -> int | None:
-        """Return the client with the largest spending, including the round `more` if given; None if there are none."""
+        """Return which of `clients` has spent most, the round `more` included if given; None if `clients` is empty."""
         own = {u: self._own_costs(u) for u in clients}
         added = more.reserved_costs if more else ()
         totals = {one: _compose(self._with_runs(one, added)) for one in set(own.values())}
@@ -362,7 +366,7 @@ class Account:
 
     @property
     def is_gaussian(self) -> bool:
-        """Tell whether all costs are composed by adding their theta^2, as costs of Gaussian noise are."""
+        """Tell whether costs are composed as in Gaussian DP, by adding theta^2, and not by Renyi divergences."""
         return not self.budget.paper and all(_compose(one) < math.inf for one in set(map(self._paid, self._spent)))
 
     def clients(self) -> list[int]:
@@ -370,11 +374,7 @@ class Account:
         return sorted(self._charged)
 
     def check_budget(self, charge: Charge) -> None:
-        """Raise BudgetExceeded if a round would take one of its clients beyond the budget.
-
-        The cost is that of the least noise with which the round can end.  For a chunk whose number of dropouts is known
-        (`Charge.dropped`) this is the noise after these dropouts, for other chunks the least after up to T dropouts.
-        """
+        """Raise BudgetExceeded if a round, at its reserved cost, would take one of its clients beyond the budget."""
         if self.budget.epsilon is None:
             return
         worst = self.worst_client(charge.clients, charge)

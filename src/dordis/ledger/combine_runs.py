@@ -6,8 +6,9 @@ that has spent most counts for every client.
 
 The ledger of a data set has one budget for all queries and runs on the same data.  Queries are charged round by round.
 A run has a ledger of its own, and the ledger of the data set charges the run as a whole to every client: at its planned
-epsilon before the run starts, and at its actual cost when the run has ended.  The run's directory stores the path of
-the data set's ledger, so that a resumed or successor run is charged there too.
+epsilon before the run starts, and at its actual cost when the run has ended.  This cost is theta^2, the squared
+parameter of theta-GDP (docs/accounting.md).  The run's directory stores the path of the data set's ledger, so that a
+resumed or successor run is charged there too.
 """
 
 import math
@@ -53,12 +54,12 @@ class LedgerPart:
 
     @property
     def worst_costs(self) -> Costs:
-        """Return the costs of the client that has spent most; if the stated epsilon is larger, return its cost."""
+        """Return `costs` of the client that has spent most; without clients, those of runs charged as a whole."""
         client = self.account.worst_client(self.account.clients())
         return self.costs(NOBODY if client is None else client)
 
     def costs(self, client: int) -> Costs:
-        """Return the costs of a client; if the stated epsilon exceeds the epsilon spent, return its cost instead."""
+        """Return a client's costs, or one Gaussian release at the stated epsilon if that exceeds the epsilon spent."""
         return self.account.costs(client) if self.stated.is_spent else self._stated_costs
 
     @cached_property
@@ -129,7 +130,8 @@ def combined_epsilon(paths: Sequence[Path], delta: float | None = None) -> Combi
 def read_part(path: Path) -> LedgerPart:
     """Return the run in a directory, or the ledger in a file, as a part of the combined epsilon.
 
-    Raise LedgerDamaged if the files of the run disagree, and InputError if the run has no epsilon.
+    A directory without a manifest is read as a ledger too.  Raise LedgerDamaged if the files of the run disagree, and
+    InputError if the run has no epsilon.
     """
     if not (path / MANIFEST).is_file():
         file = path / LEDGER if path.is_dir() else path
@@ -144,7 +146,11 @@ def read_part(path: Path) -> LedgerPart:
 
 
 def registered_keys(path: Path, root: str, account: Account) -> dict[int, str]:
-    """Return the signing keys, in hex, of a run's clients by id; empty unless a stored registry has them all."""
+    """Return the signing keys, in hex, of a run's clients by id, from the registry stored with the run.
+
+    The result is empty if there is no registry, or if the registry lacks a charged client.  Raise LedgerDamaged unless
+    the registry has `root`, the root that the manifest states.
+    """
     if not (path / REGISTRY).is_file():
         return {}
     registry = Registry.load(path / REGISTRY)
@@ -191,9 +197,10 @@ DATA_LEDGER = "data_ledger.txt"
 
 
 def open_data_ledger(path: str | Path, delta: float, budget: float | None) -> Ledger:
-    """Return the ledger of a data set, created with the epsilon `budget` if it is missing.
+    """Return the ledger of a data set; if it is missing, create it with the budget (`budget`, `delta`).
 
-    Raise InputError if a budget is given and the existing ledger has another one.
+    With `budget` None a new ledger counts spending and stops nothing.  Raise InputError if a budget is given and the
+    existing ledger has another one.
     """
     where = Path(path)
     with explain_os_errors(f"keep a ledger at {where}"):
@@ -242,10 +249,12 @@ class PlannedRun:
         failure: float,
         predecessor: Path | None = None,
     ) -> "PlannedRun":
-        """Return the planned charge of a run in the ledger at `path`; raise BudgetExceeded if it exceeds the budget.
+        """Return the planned charge of a run in the data set's ledger at `path`.
 
-        If this ledger is missing, it is created with the epsilon `limit` as its budget.  `budget` is the budget of the
-        run itself.  Raise InputError if its epsilon is None: then no spending would stop the run.
+        Raise BudgetExceeded if the charge exceeds the budget of this ledger.  If this ledger is missing, it is created
+        with the epsilon `limit` as its budget.  `budget` is the budget of the run itself; raise InputError if its
+        epsilon is None, so that no spending would stop the run.  `failure` bounds the chance that a graph or selection
+        of the run fails.  `predecessor` is the directory of the run that this one continues.
         """
         if budget.epsilon is None:
             raise InputError(
@@ -276,9 +285,10 @@ class PlannedRun:
         write_atomically(path / DATA_LEDGER, f"{self.ledger.path.resolve()}\n".encode())
 
     def settle(self, run: bytes, path: Path) -> float:
-        """Lower the charge of an ended run to its cost, if that is less; return the largest epsilon in the ledger.
+        """Lower the charge of the ended run in directory `path` to its actual cost, if that is less.
 
-        The cost of the run is that of the client that spent most, or of the stated epsilon if that is larger.
+        The actual cost is that of the client that spent most, or of the stated epsilon if that is larger.  Return the
+        largest epsilon of a client in the data set's ledger.
         """
         part = read_part(path)
         spent = accounting.compose_costs((theta_squared(cost.event), times) for cost, times in part.worst_costs.items())

@@ -111,7 +111,7 @@ class Counted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
 
 
 class Reserved(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="reserved"):
-    """A line that charges a round, at the least noise with which it can end; unmask requests are sent after it."""
+    """A line that charges a round, at the least noise that may be left; it is on disk before any unmask request."""
 
     previous: str
     charge: Charge

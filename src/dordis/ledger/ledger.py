@@ -76,7 +76,7 @@ class Ledger:
 
     @classmethod
     def open(cls, path: Path, run: bytes | None = None) -> "Ledger":
-        """Open a ledger to add lines; raise `LedgerDamaged` if a line was altered or the ledger is of another run."""
+        """Open a ledger to add lines; raise `LedgerDamaged` if a line was altered or it is not the ledger of `run`."""
         return cls(path, run)
 
     @classmethod
@@ -103,8 +103,8 @@ class Ledger:
     def check_budget(self, charge: Charge) -> None:
         """Raise `BudgetExceeded` if a round would take one of its clients beyond the budget.
 
-        The cost is computed for the least noise with which the round can end (`Account.check_budget`).  A round that
-        the ledger has charged already, with the same charge, is accepted.
+        The cost is computed for the least noise that may be left: after the known number of dropouts of a chunk, or
+        else after up to T.  A round that the ledger has charged already, with the same charge, is accepted.
         """
         with self._locked() as (account, _):
             known = account.rounds.get(charge.index)
@@ -196,7 +196,7 @@ class Ledger:
             return account.epsilon_with_run(), self._reader.head
 
     def stated(self, manifest: Manifest, recorded: int) -> StatedEpsilon:
-        """Return the stated epsilon of the run; `recorded` is the number of its finished rounds on record."""
+        """Return the stated epsilon; `recorded` is the number of finished rounds on record, predecessors' included."""
         with self._locked() as (account, _):
             return stated_epsilon(account, manifest, recorded)
 
@@ -303,7 +303,7 @@ def verify_ledger(path: Path, *, run: bytes | None = None, head: str | None = No
 
 
 def read_ledger(path: Path, run: bytes | None = None) -> tuple[Account, Sequence[str]]:
-    """Return the account of a ledger and the hashes of its lines; raise `LedgerDamaged` if a line is invalid."""
+    """Return a ledger's account and the hashes of its lines; raise LedgerDamaged if it is invalid, or not of `run`."""
     try:
         data = AppendOnlyFile(path).read()
     except FileNotFoundError:
@@ -319,7 +319,7 @@ def read_ledger(path: Path, run: bytes | None = None) -> tuple[Account, Sequence
 
 
 def check_whole(line: bytes, number: int, before: int) -> None:
-    """Raise LedgerDamaged unless the line ends with a newline."""
+    """Raise LedgerDamaged unless line `number` of a ledger, which follows `before` bytes, ends with a newline."""
     if not line.endswith(b"\n"):
         raise LedgerDamaged(
             "has no end, as if the machine had stopped while it was written. Nothing is sent before its line is "

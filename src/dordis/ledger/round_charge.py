@@ -114,7 +114,8 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     A chunk whose survivors are not fixed yet is charged at the least noise that up to T dropouts leave.  The update and
     every further release are charged.  `failure` bounds the chance that the round's graph is insecure or the round has
-    more than T_C colluders.  `fraction` and `reserve` are fields of the `NoisePlan` of every chunk.
+    more than T_C colluders.  `parameters` is the parameter hash.  The `NoisePlan` of a chunk has its entry of
+    `variances`, and the charge's `scheme`, `tolerance`, `colluders`, `fraction` and `reserve`.
     """
 
     index: int
@@ -269,7 +270,7 @@ def check_dropped(charge: Charge) -> None:
 
 
 def check_chunks_covered(spread: Sequence[Sequence[int]], chunks: int) -> None:
-    """Raise InputError unless every chunk belongs to exactly one release, and every release has a chunk."""
+    """Raise InputError unless `spread` (chunks by release) has all `chunks` chunks, each once, and no empty release."""
     if not chunks or sorted(chunk for some in spread for chunk in some) != list(range(chunks)) or not all(spread):
         raise InputError("every chunk of a round belongs to one release, and every release has a chunk")
 
