@@ -132,12 +132,12 @@ class FlowerApp(RecordClient):
     def begin(self, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> None:
         """Test, at the first call, whether records that are computed together influence each other's gradients.
 
-        If they do, compute one gradient at a time from then on.
+        If they do, compute one gradient at a time from then on.  `attempt` calls the app's code and handles errors.
         """
         self._learner.begin(round, self._parameters, dim, attempt)
 
     def record_gradients(self, round: RoundInfo, model: Numbers, places: Places) -> Reals:
-        """Return the negative gradients of the records at `places`.
+        """Return one row for each index in `places`: that record's negative gradient, or anything for a `DUMMY` index.
 
         `model` is the digest of the message, so the parameters are read from the message instead.
         """
