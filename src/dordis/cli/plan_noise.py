@@ -42,6 +42,7 @@ class NoiseQuestion:
     delta: float | None
     clip: float
     clip_share: float
+    """Share of the budget for a clip bound that follows a quantile of the norms; 0 if the bound is fixed."""
     bits: int | None
     projection: str | int
     accounting: str
@@ -49,6 +50,7 @@ class NoiseQuestion:
     dropout: float | None
     colluders: int
     sparse: bool
+    """Whether the protocol is `secagg+`."""
     selection: str
     beacon: bool
     mode: str
