@@ -223,8 +223,8 @@ LONGEST = 1 << 18
 class RehearsalCosts:
     """Estimated costs of a round.
 
-    `work` has the seconds of all clients' training, `protocol` the seconds of everything else, and `up` the bytes that
-    one client sends.
+    `work` has the seconds in which all clients of the round train, one after the other, `protocol` the seconds of
+    everything else, and `up` the bytes that one client sends.
     """
 
     work: float
