@@ -149,7 +149,7 @@ class RateDropout(Dropout):
 
 @dataclass(frozen=True)
 class StageDropout(Dropout):
-    """At each stage every remaining client leaves with the rate of this stage, independently of the others."""
+    """At each stage every remaining client leaves with this stage's probability in `rates`, independently of others."""
 
     seed: Seed
     rates: dict[str, float]
@@ -160,7 +160,7 @@ class StageDropout(Dropout):
             check_rate(rate)
 
     def leaving(self, index: int, clients: Collection[ClientId]) -> dict[ClientId, str]:
-        """Return the clients that leave, each with the first stage at which its random number is below the rate."""
+        """Return the clients that leave, each with the first stage for which its random draw is below the rate."""
         everyone = sorted(clients)
         lots = _generator(self.seed, index, _LEAVING).random((len(everyone), len(self.stages)))
         below = lots < [self.rates.get(stage, 0.0) for stage in self.stages]
