@@ -82,6 +82,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     members: int
     invited: int
     in_round: int
+    """Largest number of clients that one stage of the current attempt, other than the invitation, asked."""
     dropped: dict[str, int]
     """Number of dropouts in all finished rounds, by stage."""
     metrics: dict[str, float]
