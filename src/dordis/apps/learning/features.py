@@ -5,10 +5,11 @@ never to the data of clients, so it costs no privacy.  The function `scattering`
 your own function as `package.module:function`; the function gets inputs in their original shape.
 
 The scattering transform takes moduli of wavelet transforms with Morlet wavelets (Bruna and Mallat, 2013).  Its results
-are small images, called *maps*: with two scales and eight angles an image of 28 x 28 gives 81 maps of 7 x 7.  Filters,
-padding and order of the maps are the same as in the package kymatio; tests compare the results.  To make features, the
-maps are pooled, compressed by a square root, and scaled to norm 1 separately for each order.  The features are then
-centred and whitened by the statistics of synthetic images, which this module draws, and scaled to the norm `LENGTH`.
+are small images, called *maps*: with two scales and eight angles an image of 28 x 28 gives 81 maps of 7 x 7.  The
+*order* of a map, 0 to 2, is the number of moduli taken one after the other.  Filters, padding and sequence of the maps
+are the same as in the package kymatio; tests compare the results.  To make features, the maps are pooled, compressed by
+a square root, and scaled to norm 1 separately for each order.  The features are then centred and whitened by the
+statistics of synthetic images, which this module draws, and scaled to the norm `LENGTH`.
 """
 
 import hashlib

@@ -290,7 +290,10 @@ def _auc(scores: Floats, positive: Labels) -> float:
 
 
 def torch_losses(target: Target, scores: Any, y: Any, offset: Any) -> tuple[Any, Any]:
-    """Return two tensors: the loss of each sample or token, and a mask of the samples or tokens that have a target."""
+    """Return two tensors: the loss of each sample or token, and a mask of the samples or tokens that have a target.
+
+    In a classification, `offset` is added to the scores of each sample; for other targets it has no effect.
+    """
     import torch
 
     if target == "regression":
