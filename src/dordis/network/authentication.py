@@ -161,7 +161,7 @@ def check_answer_size(answer: bytes) -> None:
 def check_challenge_signed(
     bound: CertifiedClient, signed: bytes, challenge: bytes, server_certificates: Collection[bytes], shown: bytes
 ) -> None:
-    """Raise LoginRefused unless `signed` is the client's signature of the challenge and of a server certificate."""
+    """Raise LoginRefused unless the client signed (`signed`) challenge, a server certificate and its own, `shown`."""
     for server_certificate in server_certificates:
         try:
             signature.verify(bound.identity.signing, _statement(challenge, server_certificate, shown), signed)
@@ -242,9 +242,9 @@ class ExpiryWatch:
 
 @dataclass
 class Authenticator:
-    """The server's check of a client at log-in: its identity, its membership in the run, and that it is not revoked.
+    """The server's check of a client at log-in: identity, membership in the run, and that its keys are not revoked.
 
-    The signed registry is read again when its file changes, and members that it lists as revoked are refused from then
+    The signed registry is read again when its file changes, and keys that it lists as revoked are refused from then
     on.  An older version of the registry is ignored.  While the file is missing or damaged, the last version counts.
     """
 
@@ -284,11 +284,11 @@ class Authenticator:
         return verify_certificate(certificate or b"", self.credentials.authority, admission, self.now())
 
     def revoked_members(self) -> frozenset[ClientId]:
-        """Return the members of the run that were revoked since it began."""
+        """Return the initial clients of the run whose keys were revoked or replaced since the run began."""
         return self._revoked_in(self.registry)
 
     def revoked_helpers(self) -> frozenset[ClientId]:
-        """Return the helpers of the run that were revoked since it began."""
+        """Return the helpers of the run whose keys were revoked or replaced since the run began."""
         return self._revoked_in(self.registry.helpers)
 
     def _revoked_in(self, parties: Mapping[ClientId, Identity]) -> frozenset[ClientId]:

@@ -2,7 +2,8 @@
 
 The client opens all connections, and accepts none.  A `rounds.client.Client` handles one request after the other in a
 worker thread.  Meanwhile the download for the next request and the upload of the last reply continue.  At log-in and
-before every round the client compares the run's *history*, the server's list of receipts, with its own stored notes.
+before every round the client compares the run's *history*, the server's list of receipts, with its stored *notes*: in
+which rounds it took part, and with which parameters.  A *party* is a client's or helper's state machine.
 """
 
 import asyncio
@@ -81,7 +82,8 @@ class Participant(ServerContact):
     """A client that takes part in a server's run until the run is over or the log-in is refused.
 
     `create_party` makes the state machine that handles requests, once for each run.  After `silence` seconds without a
-    request, and when the run is over, the client leaves the open round and erases the secrets of this round.
+    request, and when the run is over, the client leaves the open round and erases the secrets of this round.  `events`
+    is called with the reason when there is no contact, and with an empty text when there is.
     """
 
     def __init__(

@@ -1,4 +1,7 @@
-"""Set-up of a client: its installation, which the owner configures, and the participant or visitor that joins a run."""
+"""Set-up of a client: its installation, which the owner configures, and the participant or visitor that joins a run.
+
+Paths: `identity` is the client's key file, `registry` the file of the signed registry, `state` the client's directory.
+"""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -108,10 +111,7 @@ class ClientInstallation:
         return members, beacon
 
     def create_client(self, welcome: Welcome) -> Client:
-        """Return the client's state machine for a run, and restore an open round from its journal.
-
-        Raise if the owner does not agree to the run.
-        """
+        """Return the client for a run, after restoring an open round; raise if the owner does not agree to the run."""
         if welcome.client != self.me:
             raise InputError(f"the server addresses client {welcome.client}, but this is client {self.me}")
         members, beacon = self.accept_run(welcome)
@@ -326,7 +326,7 @@ def rehearse_client(installation: ClientInstallation) -> float:
 
 
 def check_record_seconds(seconds: float, agreed: float | None) -> None:
-    """Raise InputError unless `agreed` is at least ROOM times `seconds`, the time for the largest sample of records.
+    """Raise InputError unless a time is `agreed`, at least ROOM times `seconds`, the time of the largest sample.
 
     With a smaller agreed time, the times of replies could reveal which records were sampled.
     """

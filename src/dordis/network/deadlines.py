@@ -48,7 +48,7 @@ class AdaptiveDeadlines:
 
     settings: Deadlines
     train_seconds: float | None = None
-    """The agreed fixed training time, if any; the deadline of training follows from it and is not learned."""
+    """The agreed fixed training time, if any: with it, the default deadline of `Train` is this time plus `stage`."""
     _samples: Mapping[str, deque[float]] = field(
         default_factory=lambda: defaultdict(lambda: deque(maxlen=MOST_SAMPLES))
     )
@@ -59,6 +59,9 @@ class AdaptiveDeadlines:
 
     def deadline(self, kind: str) -> float:
         """Return the seconds that a client has to reply to one request of a kind.
+
+        A learned deadline is a quantile of the recorded times, multiplied by `factor`, from `least` up to the fixed
+        deadline.  It is not learned without `quantile` in the settings, with few samples, for `Train` and for helpers.
 
         >>> deadlines = AdaptiveDeadlines(Deadlines(stage=60.0, quantile=0.9, factor=2.0, least=0.5))
         >>> deadlines.deadline("Unmask")
@@ -86,7 +89,7 @@ class AdaptiveDeadlines:
         return settings.stages.get(kind, default) + self._work.get(kind, 0.0)
 
     def set_parameters(self, parameters: Parameters) -> None:
-        """Set the seconds that are added to helpers' deadlines, for rounds with n_max clients, the largest number.
+        """Set the seconds that are added to helpers' deadlines: enough for the largest number of clients in the round.
 
         A helper decrypts the clients' mask seeds at `OpenBoxes`, and sums the clients' masks at `Reveal`.
         """
@@ -161,6 +164,7 @@ class SlowClients:
     left out of 2, 4, 8 rounds, up to LONGEST_REST rounds.  One round leaves out at most `tolerance` clients, the number
     that may drop out, or one client if `tolerance` is 0: if that client were invited and late again, the round would
     fail.  Every method of selection lets the server leave out unavailable clients, and so these clients, too.
+    `totals` has, by client and kind of request, the number of missed deadlines before a restart of the server.
 
     >>> slow = SlowClients(tolerance=1)
     >>> slow.end_round({1, 2, 3}, missed={3: "Train"})

@@ -1,10 +1,12 @@
 """The rounds of a deployed run, of two kinds.
 
 In ordinary rounds the clients stay connected (`NetworkRounds`); in assisted rounds the helpers stay connected, and the
-clients visit (`OpenRounds`).  In both kinds the server waits until the beacon line of the round is published and enough
-parties are connected.  It tries a failed round again after growing pauses.  A restarted server resumes the open round:
-in an ordinary round it processes the stored replies instead of requesting them again; in an assisted round it publishes
-the same task again, and continues with the stored contributions.
+clients visit (`OpenRounds`): they fetch the *task*, a signed description of the open round, and upload a contribution.
+
+In both kinds the server waits until enough parties are connected and, if the run uses a beacon, until the round's line
+is published (the first line, if rounds need no beacon values of their own).  The server repeats a failed round after
+growing pauses.  A restarted server resumes the open round: in an ordinary round it processes the stored replies instead
+of requesting them again; in an assisted round it publishes the same task again, and uses the stored contributions.
 """
 
 import logging

@@ -364,7 +364,7 @@ class DeployedJob:
         return cls(require_deployable(preparing.prepare(config, app)), identity, registry)
 
     def start(self, root: Path, config: str) -> Run:
-        """Return a new run with the present members of the registry, in a new directory below `root`."""
+        """Return a new run with the registry's present members, in a new directory below `root`; `config` is TOML."""
         members = self._current_members()
         return Run.start(self.job, NetworkPopulation(self.job, members, self._authenticator(members)), root, config)
 
@@ -375,7 +375,7 @@ class DeployedJob:
         return Run.resume(self.job, population, path)
 
     def succeed(self, predecessor: Path, root: Path, config: str) -> Run:
-        """Return a new run, with the registry's present members, that continues model and ledger of `predecessor`."""
+        """Return a new run like `start`, which continues model and ledger of the run in the directory `predecessor`."""
         members = self._current_members()
         population = NetworkPopulation(self.job, members, self._authenticator(members))
         return Run.succeed(self.job, population, root, config, predecessor)

@@ -108,7 +108,7 @@ class NetworkExchange(MessageMeter):
         return self._replies(batch)
 
     def prepare(self, request: Message | None) -> None:
-        """Begin a round if `request` is an invitation; store its parameters if it opens the summing protocol."""
+        """Begin a round if `request` is an invitation; if it opens the summing protocol, store its parameters."""
         if isinstance(request, Invite):
             self.begin_round()
         elif isinstance(request, Opening):

@@ -2,6 +2,8 @@
 
 A helper needs no data, model or configuration of the run: the manifest, which the server sends, lists the run's
 members and helpers.  An *epoch key* is a helper's key pair for one round, to which clients encrypt their mask seeds.
+Paths: `identity` is the helper's key file, `registry` the file of the signed registry, `state` the helper's directory,
+and `trusted` the file with the authorities of a load balancer, if one terminates TLS.
 """
 
 import asyncio

@@ -3,7 +3,8 @@
 The open round is stored in one SQLite file in the directory of the run, in WAL mode, synced at every commit.  The
 replies of a stage are committed before the requests that depend on them are sent.  So a server that was killed at any
 time and restarted sends the same requests again.  Clients repeat the replies in their journals, and the round ends with
-the sum that it would have had without the restart.
+the sum that it would have had without the restart.  Only a round whose parameters are fixed is open: invitation and
+training are not stored.
 """
 
 import contextlib

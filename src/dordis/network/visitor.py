@@ -2,7 +2,7 @@
 
 The *task* is the signed description of the open round.  Task, model and upload are single HTTPS requests
 (`client_transfers`).  Before every round the client compares the run's *history*, the server's list of receipts, with
-its own stored notes.
+its stored *notes*: in which rounds it took part, and with which parameters.
 
 If `deployment.train_seconds` is set, fixed times hide how long the work on the client's data takes:
 `rounds.user_code.TimedTraining` returns the update a fixed time after the training began.  The sum of the records'
@@ -238,7 +238,10 @@ class Visitor(ServerContact):
                 await self._in_worker(client.handle, SendModel(offset, piece))
 
     async def _catch_up(self, client: Client, task: RoundTask, held: bytes | UnsetType) -> bool:
-        """Let a client that has the model `held` compute the round's model from missed sums; tell whether it did."""
+        """Let a client compute the round's model from missed sums and its own model, if any; tell whether it did.
+
+        `held` is the digest of the client's own model.
+        """
         if held is UNSET:
             return False
         invite, reached = task.invite, held

@@ -2,7 +2,8 @@
 
 A client fetches the task (the signed description of the open round) and the model, and uploads its contribution to the
 sum.  Each of these is a single HTTPS request; the client shows its certificate in TLS, and keeps no connection.  A
-contribution is acknowledged when it is on disk.
+contribution is acknowledged when it is on disk.  The server's state machine asks for contributions by an *open call*, a
+request that any arriving client may answer; the call admits or refuses each contribution.
 """
 
 import asyncio
@@ -121,7 +122,7 @@ class VisitEndpoint:
     # Called from the thread that runs the rounds
 
     def begin(self, index: int, *, is_closed: bool = False) -> None:
-        """Set the index of the round in `store`; `is_closed` tells whether that round closed before a restart."""
+        """Set `index`, the round of the contributions in `store`; `is_closed` if that round closed before a restart."""
         self._index, self._closed = index, index if is_closed else index - 1
 
     def end_run(self) -> None:
@@ -162,7 +163,7 @@ class VisitEndpoint:
             self._close()
 
     def _admit(self, call: OpenCall, visit: Visit, kind: type[Message]) -> Message | None:
-        """Admit or refuse a contribution, and set its HTTP status; return it if it is new and accepted, else None."""
+        """Admit, refuse or (BUSY) postpone a contribution, set its HTTP status, and return it if new and accepted."""
         client, status = visit.client, BUSY
         try:
             frame, reply = visit.upload.read(kind)
@@ -276,7 +277,10 @@ class VisitEndpoint:
         return published
 
     async def head(self, request: web.Request) -> web.Response:
-        """Return the number of bytes of a contribution that have arrived, in OFFSET_HEADER; 204 if it was accepted."""
+        """Return the number of bytes of a contribution that have arrived, in OFFSET_HEADER; 204 if it was accepted.
+
+        If its round is not open, respond as to an upload (`_not_open`).
+        """
         client, index = self._visitor(request), _parse_index(request)
         if index == self._index and client in self._store.clients:
             return web.Response(status=ACCEPTED)
