@@ -202,8 +202,8 @@ class StateJournal:
     def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> bytes:
         """Return the stored reply to a request; if there is none, store and return the reply that `respond` computes.
 
-        `respond` returns the changes of the client's state and the reply.  Raise if the request was answered before
-        with a reply that was too long to be stored.
+        `respond` returns the changes of the client's state and the reply.  `key` names the request, and `digest` is its
+        hash.  Raise if a request with this key and another hash was answered, or the reply was too long to be stored.
         """
         if self._closed:
             raise Aborted("this client has left the round")
