@@ -29,7 +29,7 @@ MOST_SILENT = 1024
 MOST_PENDING, SHORT_PENDING_TIME, LONG_PENDING_TIME = 256, 1.0, 5.0
 """Number of pre-login slots, one for each TLS connection that has not logged in; and two times, in seconds.
 
-For the short time, or the long one if it has sent a request, a connection keeps its slot even if newer ones wait.
+A connection keeps its slot, even if newer ones wait, for the short time, or the long one if it has sent a request.
 """
 LOG_PAUSE, MOST_FAILURES_LOGGED = 10.0, 20
 """Seconds between two log lines about dropped connections; most failed handshakes that are logged in this time."""
