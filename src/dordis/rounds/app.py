@@ -27,7 +27,7 @@ class RoundInfo:
     """A round as the application's server and clients see it.
 
     On the server, `number` is 1 plus the number of finished rounds, and `index` counts all tries of rounds from 0.  On
-    a client, `number` is `index` + 1 (see `told_number`).
+    a client, `number` is `index` + 1 (see `told_number`).  `run` is the run id.
     """
 
     number: int
@@ -43,7 +43,8 @@ def told_number(said: int, index: int) -> int:
     """Return the round number that a client's application sees: `index` + 1, whatever number the server said.
 
     All clients agree on the index.  If the server told each client a number of its own, and the application used it,
-    say for a decaying learning rate, the server could make the updates of all clients but one vanish.
+    say for a decaying learning rate, the server could make the updates of all clients but one vanish, and the sum
+    would contain this one update only.
     """
     return index + 1
 
@@ -167,7 +168,7 @@ def update_lengths(app: AppServer) -> tuple[int, ...]:
 
 
 def check_keeps_state(app: AppServer, rounds: int) -> None:
-    """Raise InputError if `rounds` is above 0 and the application stores no state: a restart would undo the rounds."""
+    """Raise InputError if a run is to be continued after `rounds` > 0 rounds, but the application stores no state."""
     kind = type(app)
     if rounds and kind.state is AppServer.state:
         raise InputError(
@@ -221,7 +222,7 @@ class AppClient(ABC):
         """
 
     def is_ready(self, round: RoundInfo) -> bool:
-        """Tell whether this client can take part; called before the model is known, and visible to the server.
+        """Tell whether this client can take part; called before the model is known.  The server sees the answer.
 
         "No data today" belongs here: after this answer no client declines because of its data.  The answer must not
         depend on an earlier training, whose model the server chose.  A deployed client with `train_seconds` hides the
@@ -251,7 +252,7 @@ class AppClient(ABC):
 
     @property
     def follows(self) -> bool:
-        """Tell whether `next_model` needs only the previous model and the sum, so that missed sums can replace a model.
+        """Tell whether the client can use missed sums: whether `next_model` needs only the previous model and the sum.
 
         The server sees the answer: it must depend on public settings only, never on the client's data.
         """

@@ -1,4 +1,4 @@
-"""Contributions to rounds with open arrival: the server stores and counts each contribution before acknowledging it.
+"""Contributions to assisted rounds: the server stores and counts each contribution before acknowledging it.
 
 A *contribution* is the one message in which an arriving client sends its input to the sum.  A server that restarts
 during a round continues with the stored contributions and admits more.
@@ -33,7 +33,7 @@ COMPLAINTS = "complaints.json"
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """One contribution as it arrived: the client, and the encoded message (`frame`) with its large field (`bulk`)."""
+    """One contribution as it arrived: the client, the large field of the message (`bulk`), and all else (`frame`)."""
 
     client: ClientId
     frame: bytes
@@ -43,10 +43,11 @@ class Arrival(msgspec.Struct, frozen=True):
 class ArrivalStore:
     """Stores the contributions to one round at a time in the file at `path`; without a path, in a temporary file.
 
-    The records of the file are, in order: the round; one record for each contribution; an empty record once the round
-    is closed; U3, the clients in the sum.  Every record is preceded by its length.  With a path, a record is on disk
-    when the method that stores it returns.  A last record that a crash cut short is dropped: its contribution was never
-    acknowledged.  A second file has the complaints of helpers about clients, which are kept from round to round.
+    The records of the file are, in order: the round (`InterruptedRound`); one record for each contribution; an empty
+    record once the round is closed; U3, the clients in the sum.  Every record is preceded by its length.  With a path,
+    a record is on disk when the method that stores it returns.  A last record that a crash cut short is dropped: its
+    contribution was never acknowledged.  A second file has the complaints of helpers about clients, which are kept from
+    round to round.
     """
 
     def __init__(self, path: Path | None = None) -> None:

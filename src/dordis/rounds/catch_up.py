@@ -9,6 +9,8 @@ another digest, the server sends the model in pieces.
 After a restart a client restores the open round from the events in its journal.  Pieces of the model and delivered sums
 are stored in the journal as the requests that brought them.  The update and its encoding are secret; they are erased
 with the journal when the round ends.
+
+`kind` is the class of a third party's mechanism that the owner has installed, or None.
 """
 
 from collections.abc import Sequence
@@ -137,7 +139,7 @@ class RecentSums:
 
 
 def find_held_model(app: AppClient, models: LastModel, invite: Invite) -> bytes | UnsetType:
-    """Return the digest of the client's cached model if missed sums can bring it up to date, otherwise UNSET."""
+    """Return the digest of the client's cached model; UNSET if there is none, or if missed sums cannot update it."""
     last = models.last() if app.follows else None
     return UNSET if last is None or last.dtype != invite.dtype else last.digest
 
@@ -161,8 +163,9 @@ class ModelCatchUp:
     def take(self, request: SendSum) -> ModelBytes | None:
         """Apply one more missed sum, and return the resulting model; None if it cannot be computed.
 
-        A sum of a round that did not start from the model reached so far changes nothing.  Raise UnexpectedRequest if
-        the sum is not of an earlier round of the run, or if the sums so far are too many or not shorter than the model.
+        If the round of the sum did not start from the model reached so far, return this model unchanged.  Raise
+        UnexpectedRequest if the sum is not of an earlier round of the run, or if the sums so far are too many or not
+        shorter than the model.
         """
         invite, parameters = self._invited.invite, request.parameters
         check_missed(invite, parameters)
@@ -224,7 +227,7 @@ def check_missed(invite: Invite, parameters: Parameters) -> None:
 
 
 def check_shorter(invite: Invite, count: int, size: int) -> None:
-    """Raise UnexpectedRequest if `count` sums are too many, or have together as many bytes (`size`) as the model."""
+    """Raise UnexpectedRequest if `count` sums are too many, or if their `size` in bytes is not below the model's."""
     if count > MOST_REPLAYS or size >= invite.model_bytes:
         raise UnexpectedRequest(f"{count} sums of {size} bytes are too many for a model of {invite.model_bytes}")
 

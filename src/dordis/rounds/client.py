@@ -313,7 +313,7 @@ class ClientRound:
         return parameters.once(("encoding", dim, kind), lambda: DistributedDP.from_parameters(parameters, dim, kind))
 
     def encode(self, private: DistributedDP) -> Vector:
-        """Return the update clipped and encoded, and forget it; if encoding fails, return an encoded zero update."""
+        """Return the clipped, encoded update and forget it; if encoding fails, stop the run or encode a zero update."""
         if isinstance(self._update, RecordSum):
             summed, self._update, self._parameters = self._update, None, private.parameters
             return private.encode_records(summed.total, {CLIPPING_BIT: summed.below}, self._client.entropy)

@@ -61,7 +61,7 @@ class InterruptedRound(msgspec.Struct, Generic[Kind], frozen=True):
     proofs: dict[ClientId, bytes]
     invited: int
     allowed: float
-    """The largest cost theta^2 of the round that every invited client can afford."""
+    """The largest cost of the round, theta^2 in Gaussian DP, that every invited client can afford."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ class AgreedRound:
     invited: int = 0
     """Number of invited clients."""
     allowed: float = 0.0
-    """The largest cost theta^2 of the round that every invited client can afford; stored for a restart."""
+    """The largest cost of the round, theta^2 in Gaussian DP, that every invited client can afford."""
     invitation: Invitation | None = None
-    """The invitation for arriving clients, if the protocol has open arrival; otherwise None."""
+    """In assisted rounds the invitation for arriving clients; otherwise None."""
     verify_client: VerifyClient = accept_any_client
     """Raises ProtocolError unless an arriving client was selected."""
     run_colluders: int | None = None
@@ -108,7 +108,7 @@ class RoundResult:
     sum_check: str = NOT_CHECKED
     """Outcome of the check for impossible sums: `passed`, `vacuous` or `not checked` (`rounds.impossible_sums`)."""
     clients: tuple[ClientId, ...] = ()
-    """The clients of the round: the agreed list U, or with open arrival the clients that contributed."""
+    """The clients of the round: the agreed list U, or in assisted rounds the clients that contributed."""
 
 
 @dataclass(frozen=True)
@@ -225,9 +225,10 @@ class RoundServer(PrivateServer):
 class RoundEngine:
     """Runs rounds over an exchange.
 
+    `registry` has the members' signing keys; `available` returns the clients that can be invited under a round index.
     `execute` orders the steps of several chunks, `run` runs the resulting coroutine, and `compute` runs the server's
     computations; `vectors` is the backend for the server's vectors.  If `delivers` is False, the engine delivers no
-    sums, because clients get them in another way.  With open arrival, a round is closed at `close_at` contributions.
+    sums, because clients get them in another way.  An assisted round is closed at `close_at` contributions.
     """
 
     def __init__(
@@ -261,7 +262,7 @@ class RoundEngine:
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
         """Invite clients, send them the model or missed sums as needed, let them train, and return the ready clients.
 
-        With open arrival no client is invited beforehand: only ask the helpers for their introductions.
+        For an assisted round only ask the helpers for their introductions: each client is invited when it arrives.
         """
         self.recent_sums.begin(invitation.invite)
         if not self._protocol.has_cohort:
@@ -323,7 +324,7 @@ class RoundEngine:
         return [chunk.delivery.publish() for chunk in server.chunks]
 
     def _open(self, agreed: AgreedRound) -> Arrivals | None:
-        """Return the object that answers the open call of a round with open arrival; None for other rounds."""
+        """Return the object that answers the open call of an assisted round; None for other rounds."""
         invitation = agreed.invitation
         if invitation is None:
             return None

@@ -7,10 +7,10 @@ says which norms it finds.
 
 The sum of a chunk is a + Z.  `a` is the sum of the survivors' rounded updates, with norm at most B.  Z is independent
 Skellam noise of variance V in every coordinate, including excess noise that could not be removed.  Chunks differ in
-survivors and V.  So every chunk, and every rotation block of a chunk, is compared with a bound of its own.  All bounds
-use the B of whole updates, because the whole norm of an update may lie in one block.  Dealing coordinates to blocks and
-rotating the blocks change no norm, and wrapping to the ring makes no norm larger.  docs/proofs/impossible_sums.md
-derives the bounds.
+survivors and V.  So every chunk, and every rotation block of a chunk (coordinates that are rotated together), is
+compared with a bound of its own; each comparison is a *test*.  All bounds use the B of whole updates, because the whole
+norm of an update may lie in one block.  Dealing coordinates to blocks and rotating the blocks change no norm, and
+wrapping to the ring makes no norm larger.  docs/proofs/impossible_sums.md derives the bounds.
 """
 
 import math
@@ -36,7 +36,8 @@ from dordis.protocols.noise_addition_and_removal import ChunkOutput
 PASSED, VACUOUS, NOT_CHECKED, IMPOSSIBLE = "passed", "vacuous", "not checked", "impossible"
 """Outcomes of the check; it is vacuous if the sum passed, but uniformly random numbers would have passed as well."""
 DEVIATIONS = 6.7
-"""The x of `threshold`: noise exceeds its part of the bound tau with probability at most 2 exp(-x^2 / 2) = 3.6e-10."""
+"""A number x: in one test, the noise exceeds its part of the bound tau (`threshold`) with a probability of at most
+2 exp(-x^2 / 2) = 3.6e-10."""
 ROUNDING_EXPONENT, ACCEPTANCE_EXPONENT = 21.5, 0.933
 """The norm of the sum of all clients' rounding errors exceeds its bound E (`signal_bound`) with a probability of at
 most exp(-21.5) = 4.6e-10.
@@ -70,9 +71,9 @@ class SumLaw:
 def signal_bound(law: SumLaw, tests: int = 1) -> float:
     """Return B, a bound on the norm of the sum of honest encoded updates, without noise.
 
-    The norm exceeds B with a probability of at most exp(-`ROUNDING_EXPONENT`) / `tests`, where a round has `tests`
-    tests.  Rounding errors of different clients are independent.  So the bound E on the norm of their sum may be far
-    less than the sum of the largest norms of single errors (docs/proofs/impossible_sums.md).
+    The norm exceeds B with a probability of at most exp(-`ROUNDING_EXPONENT`) / `tests`, where `tests` is the number of
+    tests in the round.  Rounding errors of different clients are independent.  So the bound E on the norm of their sum
+    may be far less than the sum of the largest norms of single errors (docs/proofs/impossible_sums.md).
     """
     n, k = law.survivors, law.length
     certain = n * law.longest
@@ -145,7 +146,7 @@ def is_checked(mechanism: Mechanism, scheme: Scheme) -> bool:
 
 
 def chunk_law(private: DistributedDP, chunk: int, survivors: int, left: Fraction) -> SumLaw:
-    """Return the law of the sum of one chunk of an update."""
+    """Return the law of the sum of one chunk of the update, where `left` is the variance of the noise in this sum."""
     span, mechanism = private.parameters.chunks[chunk], private.mechanism
     usual = type(mechanism).encode is Mechanism.encode and mechanism.rounding != NEAREST
     scaled = mechanism.grid.scale * mechanism.clip if usual else None
@@ -176,7 +177,7 @@ class SumCheck:
         return cls(threshold(law, tests), threshold(block, tests), encoding.block)
 
     def excess(self, total: Vector, bits: int) -> float:
-        """Return the largest squared norm, divided by its bound, of the chunk and its blocks; above 1 is impossible."""
+        """Return the largest squared norm, divided by its bound, of chunk and blocks; above 1 the sum is impossible."""
         norms = [sum_integer_squares(block) for block in centre(total, bits).reshape(-1, self.length)]
         return max(sum(norms) / self.whole, max(norms) / self.block)
 

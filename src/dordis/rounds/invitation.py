@@ -3,7 +3,8 @@
 The parameters of a round are fixed only after clients have trained.  So the server promises terms in the invitation,
 which are bounds on these parameters.  A client's owner (`ClientOwner`) must consent before the client answers, and
 again when the parameters are known.  Clients that are lost in this stage were never in the round: they do not count
-against the round's dropout tolerance T.
+against the round's dropout tolerance T.  `kind` is the class of a third party's mechanism that the owner has installed,
+or None.
 """
 
 import math
@@ -51,7 +52,7 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     clip: float
     """The largest norm of an update; if records are the unit of privacy, of a record's gradient."""
     cost: float
-    """The largest cost theta^2 of the round for a client (`round_cost`); infinite if no epsilon is proved."""
+    """The largest cost of the round for a client, theta^2 in Gaussian DP; infinite if no epsilon is proved."""
     records: RecordEncoding | UnsetType = UNSET
     """Sampling and encoding of records, if they are the unit of privacy; sampling then does not reduce `cost`."""
     further: tuple[str, ...] | UnsetType = UNSET
@@ -59,7 +60,7 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_parameters(cls, parameters: Parameters, kind: type[Mechanism] | None = None) -> "Terms":
-        """Return the strictest terms that these parameters keep; `kind` is the mechanism's class if a third party's."""
+        """Return the strictest terms that these parameters keep."""
         return parameters.once(("terms", kind), lambda: cls._read(parameters, kind))
 
     @classmethod
@@ -228,7 +229,8 @@ def check_dense(parameters: Parameters, protocol: SummingProtocol) -> None:
 def check_forward(invite: Invite, shown: Mapping[bytes, int]) -> None:
     """Raise UnexpectedRequest if this client has shown a VRF proof under a later index of the run.
 
-    Otherwise the server could learn the selections of several indices first, and then run the round that suits it.
+    `shown` has, by run id, the last index under which it showed a proof.  Without this check the server could learn the
+    selections of several indices first, and then run the round that suits it.
     """
     if invite.info.index < shown.get(invite.info.run, 0):
         raise UnexpectedRequest("this client has shown its VRF proof under a later index of this run")

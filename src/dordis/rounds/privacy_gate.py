@@ -1,7 +1,7 @@
 """The privacy gate: it counts participations before uploads, and charges the ledger before a disclosure.
 
-Every request of a summing protocol passes the gate of its round before it leaves, whichever exchange carries it.  With
-open arrival a client is counted when its contribution arrives, before the contribution is acknowledged.  A server
+Every request of a summing protocol passes the gate of its round before it leaves, whichever exchange carries it.  In
+assisted rounds a client is counted when its contribution arrives, before the contribution is acknowledged.  A server
 counts and charges nowhere else.  The caller supplies the functions that count and charge; a run supplies functions that
 write to its ledger.
 """

@@ -74,10 +74,10 @@ class RecordClient(AppClient):
         """
 
     def begin(self, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> None:
-        """Raise InputError if a record's gradient depends on the other records of its slice, or on its place there.
+        """Raise InputError unless a test shows that a record's gradient depends on nothing else in its slice.
 
-        A slice is a group of `width` records that are computed together.  The method is called before every sampling;
-        the test runs once, at the first call.
+        A slice is a group of `width` records that are computed together: neither the other records nor the order of
+        the records may matter.  The method is called before every sampling; a test that passed is not repeated.
         """
         if not self._tested and not is_independent(self, round, model, dim, attempt):
             raise InputError(
@@ -150,8 +150,8 @@ def sum_for_round(
 ) -> RecordSum:
     """Return the sum of the gradients of a fresh sample of records.
 
-    If the gradients of some records cannot be computed, `user_code` stops the run, or nobody is told, and no log has an
-    entry.
+    `whose` names client and round in messages.  If the gradients of some records cannot be computed, `user_code` stops
+    the run, or these records count as zero and nobody is told.
     """
 
     def attempt(work: Callable[[], Reals]) -> Reals | None:

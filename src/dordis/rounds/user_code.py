@@ -10,6 +10,9 @@ With records as the unit of privacy, a late sum of gradients is not replaced by 
 remove all others.  Instead the client replies late, after a multiple of `train_seconds`.  To make this unlikely, a
 client joins a run only if `train_seconds` is at least three times the measured time of the largest sample.  The
 durations of encoding and of `AppClient.is_ready` are rounded up to multiples of a fixed time, the *window*.
+
+`work` is a call of the application's code.  `what` and `whose` describe it in messages: "the training of client 3 in
+round 2", "client 3 in round 2".
 """
 
 import logging
@@ -37,7 +40,7 @@ Result = TypeVar("Result")
 TellOwner = Callable[[str], None]
 """Reports a failure to the client's owner, and to nobody else."""
 NoteTraining = Callable[[str, str], None]
-"""Records a training for the owner: what was trained, and the kind of failure, empty if there was none."""
+"""Records a training for the owner: what was trained (empty for an encoding), and the kind of failure, or empty."""
 FAILED, LATE, NOT_ENCODED = "training failed", "too late", "encoding failed"
 Wait = Callable[[float], object]
 """Waits for the given seconds, or until the client is stopped."""
@@ -71,7 +74,7 @@ class UserCode:
             raise
 
     def sum_records(self, what: str, work: Callable[[], Result]) -> Result:
-        """Return the sum over sampled records that `work` computes, which calls `attempt` for single records."""
+        """Return the sum over sampled records that `work` computes; `work` calls `attempt` for each group of them."""
         return work()
 
     def attempt(self, what: str, work: Callable[[], Result]) -> Result | None:
@@ -157,7 +160,7 @@ class ZeroOnFailure(UserCode):
 
 
 def contain(what: str, work: Callable[[], Result], tell_owner: TellOwner) -> Result | None:
-    """Return the result of code that sees a client's data; if it raises anything, tell the owner and return None.
+    """Return the result of `work`; if it raises anything but KeyboardInterrupt, tell the owner and return None.
 
     This is the one place that catches every exception of user code.  An exception may depend on the data, so it must
     not reach the server.
