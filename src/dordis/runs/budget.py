@@ -5,7 +5,7 @@ the cost that the client can afford for each of these rounds.  This cost is at m
 a client saves by missing rounds is a reserve for failed rounds.  An owner counts the cost of a failed round too, and
 the cost stays counted.  After a failed round the remaining rounds therefore cost less, and get more noise.  A client
 that cannot afford even a round with noise of twice the planned standard deviation takes no further part.  The run ends
-when too few clients can afford a round.
+when too few clients can afford a round.  A cost is the theta^2 of Gaussian DP (docs/accounting.md).
 """
 
 import math
@@ -33,10 +33,9 @@ _CLOSE = 1e-9
 class Allowances:
     """The largest cost that each client can afford for the next round, computed from what the owners counted so far.
 
-    `planned` is the planned cost of a round, a theta^2 (docs/accounting.md); an owner's budget covers `cap` rounds of
-    this cost.  `counted` has, for each round, its cost and the clients whose owners may have counted the round.
-    `by_cost` tells whether owners can bound the cost of a round.  If not, owners count rounds instead: `planned` is 1,
-    and each round costs 1.
+    `planned` is the planned cost of a round; an owner's budget covers `cap` rounds of this cost.  `counted` has, for
+    each round, its cost and the clients whose owners may have counted the round.  `by_cost` tells whether owners can
+    bound the cost of a round.  If not, owners count rounds instead: `planned` is 1, and each round costs 1.
     """
 
     planned: float
@@ -56,7 +55,7 @@ class Allowances:
     def affordable_costs(
         self, clients: Iterable[ClientId], selection: Selection, index: int, rounds: int
     ) -> dict[ClientId, float]:
-        """Return by client the largest cost that it can afford for round `index`; the run has `rounds` rounds left."""
+        """Return for each client the largest cost that it can afford for round `index`, the first of `rounds` left."""
         spent, schedule = self.spent(), selection if isinstance(selection, ScheduledSelection) else None
         turns = {u: schedule.times_scheduled(u, index, rounds) if schedule else None for u in clients}
         return {u: self.planned * self._part(spent.get(u, 0.0), count) for u, count in turns.items()}
@@ -104,9 +103,10 @@ class RunBudget:
     def affordable_costs(
         self, design: RoundPlan, clients: Collection[ClientId], selection: Selection, index: int, rounds: int
     ) -> dict[ClientId, float]:
-        """Return by client the largest cost above 0 that it can afford for round `index`; leave out other clients.
+        """Return for each client the largest cost that it can afford for round `index`; omit clients that afford none.
 
-        `rounds` is the number of rounds left.  Raise BudgetUsedUp if too few clients can afford a round.
+        `rounds` is the number of rounds left, from this round on.  Raise BudgetUsedUp if too few clients can afford a
+        round.
         """
         if self.ledger is None or not self.counts_owners or design.sampled is not None:
             return dict.fromkeys(clients, design.allowed)
@@ -131,7 +131,7 @@ class RunBudget:
         known = None if before is None else frozenset(before.clients)
 
         def count(asked: Collection[ClientId]) -> None:
-            """Record the cost that owners count: before the first upload, or with open arrival at each arrival."""
+            """Record the cost that owners count: before the first upload, or in assisted rounds at each arrival."""
             arrived.update(asked)
             if ledger is None or not design.proves or not self.counts_owners:
                 return

@@ -300,7 +300,7 @@ class Coordinator:
         return InvitedRound(planned, invitation, self._rounds.gather(invitation, self._watch))
 
     def _candidates(self, info: RoundInfo) -> tuple[tuple[ClientId, ...], float | None]:
-        """Return the clients to invite, and the largest cost that each of them can afford; None without clients."""
+        """Return the clients to invite, and the largest cost that all of them can afford (None if there are none)."""
         present = frozenset(self._rounds.available(info.index)) - self._evictions.clients
         left = self._count - info.number + 1
         able = self._budget.affordable_costs(self._design, present, self._selection, info.index, left)

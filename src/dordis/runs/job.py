@@ -1,4 +1,7 @@
-"""A validated configuration; all errors in a configuration are raised here, before any file is written."""
+"""A validated configuration; all errors in a configuration are raised here, before any file is written.
+
+A round without a list of clients is an assisted round: its clients are not fixed before the sum.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -124,7 +127,7 @@ def prepare(config: RunConfig, app: AppServer) -> Job:
 
 
 def require_cohort(job: Job, where: str) -> Job:
-    """Return the job; raise InputError if its protocol fixes no list of clients: the engine `where` needs one."""
+    """Return the job; raise InputError if its protocol fixes no list of clients, which the engine `where` needs."""
     if not job.protocol.has_cohort:
         raise InputError(
             f"the protocol '{job.protocol.name}' lists no clients, which {where} does not support yet: simulate it "

@@ -28,9 +28,10 @@ from dordis.selection.vrf_selection import VrfSelection
 class SelectionRule:
     """How a run selects its clients.
 
-    `kind` is the kind of selection, `per_round` the number of clients of a round, and `least` the smallest number of
-    clients with which a round takes place.  `drawn` tells whether public randomness selects the clients.  With `vrf`,
-    `indices` is the number of round indices that the run may use.
+    `kind` is `balanced`, `uniform`, `vrf` or `open` (any registered client may contribute), `per_round` the number of
+    clients of a round, and `least` the smallest number of clients with which a round takes place.  `drawn` tells
+    whether public randomness selects the clients.  With `vrf`, `indices` is the number of round indices that the run
+    may use.
     """
 
     kind: str

@@ -1,4 +1,7 @@
-"""The plan of a run's rounds, from noise strategy and setting: parameters, cost, and noise left in the sum."""
+"""The plan of a run's rounds, from noise strategy and setting: parameters, cost, and noise left in the sum.
+
+A cost, or allowance, is the theta^2 of Gaussian DP (docs/accounting.md).
+"""
 
 import math
 import statistics
@@ -61,9 +64,9 @@ class RoundPlan:
     """A noise strategy with its setting, for rounds of `setting.clients` clients; `agree_on` returns their parameters.
 
     `kind` is the mechanism, unless the strategy has a mechanism of its own.  `allowance` is the largest cost of a
-    round, as theta^2 (docs/accounting.md); by default it is what a round may cost so that the run stays within
-    `epsilon` (`Setting.allowance`).  `projection` is the rule by which `setting.buckets` was chosen, the number of
-    coordinates to which updates are projected.
+    round; by default it is what a round may cost so that the run stays within `epsilon` (`Setting.allowance`).
+    `projection` is the rule by which `setting.buckets` was chosen, the number of coordinates to which updates are
+    projected.
     """
 
     strategy: Strategy
@@ -79,7 +82,7 @@ class RoundPlan:
             object.__setattr__(self, "kind", find_builtin_mechanism(self.strategy.mechanism))
         rounded = self.strategy.reserve(self.setting.clients)
         reserve = None if rounded is None else max(rounded, self.setting.reserve or 0)
-        # A plan for another cohort size has another schedule; the larger bound keeps the chance of failure of the run.
+        # `_resized` gives a plan fewer rounds: keep the larger bound, on the chance of failure of the whole run.
         failure = max(self.setting.failure, self.agreement.failure(self.setting.participation.rounds))
         setting = replace(self.setting, scheme=self.strategy.division, reserve=reserve, failure=failure)
         if self.kind.only_renyi and setting.orders is None:
@@ -110,7 +113,7 @@ class RoundPlan:
 
     @cached_property
     def allowed(self) -> float:
-        """Return the largest cost theta^2 of a round."""
+        """Return the largest cost of a round: `allowance`, or its default."""
         return self.setting.allowance(self.epsilon) if self.allowance is None else self.allowance
 
     def for_clip(self, bound: float) -> "RoundPlan":
@@ -130,7 +133,7 @@ class RoundPlan:
         return replace(self, setting=replace(self.setting, buckets=buckets), projection=rule)
 
     def for_alignment(self, alignment: Alignment | None) -> "RoundPlan":
-        """Return this plan; with the projection rule `adaptive`, project as suits this alignment, at the same cost."""
+        """Return this plan; if projection is `adaptive`, with buckets chosen for this alignment, at the same cost."""
         if self.projection != projection.ADAPTIVE or alignment is None:
             return self
         return replace(self, allowance=self.allowed).with_projection(self.projection, alignment)
@@ -204,7 +207,7 @@ class RoundPlan:
         return self.strategy.rule is Rule.STOP and removes and self.setting.orders is None
 
     def for_cost(self, allowance: float) -> "RoundPlan":
-        """Return this plan for rounds that cost at most `allowance`, a theta^2, with the same number of bits."""
+        """Return this plan for rounds that cost at most `allowance`, with the same number of bits."""
         if allowance == self.allowed:
             return self
         bits = self.plan.bits if self.plan else self.setting.bits
@@ -279,7 +282,7 @@ class RoundPlan:
         """Return the parameters of a round; every chunk of the update gets noise of the full planned variance.
 
         `rotation` is the public seed of the round's rotation: 32 new bytes for every round.  Each further release of
-        the plan is a chunk of its own.
+        the plan is a chunk of its own.  `introductions` has the helpers' keys for an assisted round.
         """
         if self.agreement.has_cohort and len(clients) != self.setting.clients:
             raise InputError(f"this plan is for {self.setting.clients} clients a round, not for {len(clients)}")
@@ -326,7 +329,7 @@ class RoundPlan:
 
     @cached_property
     def sampled(self) -> SampledEvents | None:
-        """Return the run's events for a record, each at a round's largest cost; None if the unit is the client."""
+        """Return the planned events of a record, each at a round's largest cost; None if the unit is the client."""
         if self.setting.records is None:
             return None
         cost = self.promise(self.least).cost
@@ -345,14 +348,14 @@ class RoundPlan:
         )
 
     def charge(self, parameters: Parameters, arrived: Collection[ClientId] = ()) -> Charge | None:
-        """Return the charge of a round to its clients; None if the run has no epsilon or no client has arrived yet."""
+        """Return the charge of a round to its clients (if assisted, to `arrived`); None without epsilon or clients."""
         if not self.proves or not (parameters.clients or arrived):
             return None
         failure = self.agreement.draw_failure
         return Charge.from_parameters(parameters, mechanism=self.mechanism, draw_failure=failure, arrived=arrived)
 
     def noise(self, outputs: Sequence[ChunkOutput]) -> NoiseVariances | None:
-        """Return the noise variances of the update's chunk with the least charged noise; None if nobody adds noise."""
+        """Return the noise variances of the chunk of the update with the least `charged`; None if nobody adds noise."""
         if self.mechanism.noise_from is NoiseFrom.NOBODY:
             return None
         update = outputs[: len(outputs) - len(self.plan.further)] if self.plan else outputs

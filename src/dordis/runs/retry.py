@@ -95,8 +95,8 @@ def to_evict(error: RoundFailed, colluders: int, around: int) -> frozenset[Clien
     this bound is T_C.  At most `around` of the liars share secrets with any one honest client; this bound is T_C too,
     or c_k on the graphs of SecAgg+ (docs/secagg_plus.md).  A client that the error names as a liar is evicted.  A
     client that is in conflict (as accuser or accused) with more clients than can lie is evicted too.  Of each remaining
-    pair of accuser and accused both are evicted, unless one of the two is evicted already. docs/proofs/blame.md has the
-    proof.
+    pair of accuser and accused both are evicted, unless one of the two is evicted already.  docs/proofs/blame.md has
+    the proof.
     """
     going = {ClientId(u) for u in error.named}
     edges = {(ClientId(min(pair)), ClientId(max(pair))) for pair in error.accusations}

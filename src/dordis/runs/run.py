@@ -35,7 +35,7 @@ from dordis.selection.beacon import Beacon
 from dordis.selection.selection import Selection
 
 FREE = ("output", "performance", "deployment")
-"""Settings that may change when a run is resumed: no statement about the run depends on them."""
+"""Settings that may change when a run is resumed, except whether there is a `deployment.beacon` (`check_same`)."""
 
 
 class Place(Protocol):
@@ -340,7 +340,7 @@ def done(records: RunRecords) -> int:
 
 
 def predecessor_of(before: RunRecords, job: Job, spent: LedgerSummary | None) -> Predecessor:
-    """Return the entry on run `before` in its successor's manifest; the successor states an epsilon >= `budget`."""
+    """Return the entry on run `before` in its successor's manifest; the successor states at least epsilon `budget`."""
     clipping, manifest = Clipping.from_config(job.config.privacy.clip), before.manifest
     return Predecessor(
         run=before.id.hex(),
@@ -354,7 +354,7 @@ def predecessor_of(before: RunRecords, job: Job, spent: LedgerSummary | None) ->
 
 
 def next_clipping(records: RunRecords, clipping: Clipping) -> Clipping:
-    """Return the clipping of the next round; an adaptive bound follows from the last round of run or predecessor."""
+    """Return the clipping of the next round; an adaptive bound follows from the last round, maybe the predecessor's."""
     last, predecessor = records.last(), records.manifest.predecessor
     if last is not None and last.clip is not None:
         return replace(clipping, bound=last.clip).advance(last.below)
@@ -378,7 +378,10 @@ def check_same(config: RunConfig, records: RunRecords) -> None:
 
 
 def check_succeeds(job: Job, before: StoredRun) -> None:
-    """Raise InputError unless the job can continue the run `before`: same application, epsilon proved, rounds left."""
+    """Raise InputError unless the job can continue `before`, with the same application and `dim`, and more rounds.
+
+    If the job has an epsilon, `before` must have one.
+    """
     manifest, config = before.manifest, job.config
     if manifest.config.get("app", {}).get("server") != config.app.server or manifest.plan.dim != job.design.setting.dim:
         raise InputError(f"the run at {before.path} computed something else: use its application, with the same dim")

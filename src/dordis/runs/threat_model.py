@@ -112,8 +112,8 @@ def count_dropouts(clients: int, rate: float | Fraction) -> int:
 def find_needs(setting: Setting, mode: str, dropped: int) -> DropoutNeeds:
     """Return tolerance and threshold for `dropped` dropouts.
 
-    The threshold is the default, except for rounds that would fail with the default.  For these rounds it is lower in
-    semi-honest mode, and None if no lower threshold is safe.
+    The threshold is the default if enough clients remain for it.  Otherwise it is None in the malicious mode; in the
+    semi-honest mode it is the number of clients that remain, or None if all of these may collude.
     """
     n, T_C = setting.clients, setting.colluders
     least = default_threshold(n, T_C)
