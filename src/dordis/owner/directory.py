@@ -113,7 +113,7 @@ class FileModel(LastModel):
         super().keep(model)
 
     def _read(self, digest: bytes | None = None) -> ModelBytes | None:
-        """Return the model in the file; None if the file is missing or damaged, or the model has not this `digest`."""
+        """Return the model in the file; None if the file is missing or damaged, or if a given `digest` differs."""
         if not self._path.exists():
             return None
         dtype, _, data = self._path.read_bytes().partition(b"\n")

@@ -170,7 +170,7 @@ def check_in_round(path: Path, key: Path) -> None:
 
 
 def check_alone(descriptor: int) -> None:
-    """Lock an open journal; raise InputError if another process has locked it: they could answer differently."""
+    """Lock an open journal; raise InputError if another process has locked it, which could give other answers."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the lock ends with the file or the process
     except BlockingIOError:

@@ -94,8 +94,8 @@ def run_members(
     """Return the registry of a run's members: the client's registry `own` as it was when the run began.
 
     Members that joined later are left out, and keys that were revoked later are listed again.  The server's manifest
-    is `theirs`.  Raise ParametersRefused if it does not list client `me`, or does not list exactly these members, or
-    not `planned` of them, or if it names a client or helper whose keys were revoked before the run began.
+    is `theirs`.  Raise ParametersRefused unless it lists exactly these members, `me` among them, and as many as are
+    `planned`; raise it too if it names a client or helper whose keys were revoked before the run began.
     """
     listed = theirs.members or {}
     if me not in listed:

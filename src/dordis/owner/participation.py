@@ -2,7 +2,8 @@
 
 A round is counted before its upload, and stays counted if it fails: the server may have learned a sum with the upload.
 The owner's cap and budget are checked against this count, so no server's run ids or ledger need to be trusted.  Never
-restore an older copy of the file: it lacks the latest rounds, so these would no longer count.
+restore an older copy of the file: it lacks the latest rounds, so these would no longer count.  A cost has two parts:
+theta^2 of Gaussian DP, and probabilities that are subtracted from delta (`RoundCost.failure` is one of them).
 """
 
 import hashlib
@@ -134,7 +135,7 @@ class ParticipationTally:
         self._indices = self._indices_with({attendance: counted.cost})
 
     def spent(self, more: Costs) -> RoundCost:
-        """Return the cost of all rounds, counted or in `more`; those with sampled records add only to `failure`."""
+        """Return the cost of all rounds, counted or in `more`; those with sampled records add to `failure` only."""
         fresh = {attendance: cost for attendance, cost in more.items() if attendance not in self.rounds}
         failure = math.fsum(indices * likeliest for indices, likeliest in self._indices_with(fresh).values())
         by_client = [cost for cost in fresh.values() if cost.sampled is None]
@@ -152,7 +153,7 @@ class ParticipationTally:
         return plans
 
     def _indices_with(self, costs: Costs) -> dict[bytes, tuple[int, float]]:
-        """Return for every run the number of indices up to the last of its rounds, and the largest `failure` of one."""
+        """Return for every run 1 plus the largest index of its rounds, and the largest `failure` of a round."""
         runs = dict(self._indices)  # the server could choose among all indices up to a run's last round
         for (run, index), cost in costs.items():
             indices, likeliest = runs.get(run, (0, 0.0))
@@ -286,7 +287,7 @@ def check_budget(spent: RoundCost, budget: OwnerBudget | None, plans: Sequence[S
 
 
 def check_planned(known: SampledEvents | None, index: int, cost: RoundCost) -> SampledEvents:
-    """Return a run's planned events, at the largest cost of a round so far; raise if a round contradicts `known`."""
+    """Return a run's events at the largest cost so far; raise if a round contradicts `known`, from earlier rounds."""
     sampling, events = cost.sampled or (WORD, 1)
     if index >= events or (known is not None and (known.sampling, known.events) != (sampling, events)):
         raise ParametersRefused(

@@ -119,7 +119,10 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(said for line in beyond for said in line)
 
     def check(self, parameters: Parameters, kind: type[Mechanism] | None = None) -> None:
-        """Raise ParametersRefused, naming the first line of this policy that the parameters of a round break."""
+        """Raise ParametersRefused, naming the first setting of this policy that the parameters of a round break.
+
+        `kind` is the class of a third party's mechanism that the owner has installed, or None.
+        """
         self.check_terms(Terms.from_parameters(parameters, kind))
         check_quorum(self, parameters)
         check_helpers(self, parameters)
@@ -129,14 +132,14 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         check_further_scales(parameters)
 
     def check_invite(self, invite: Invite) -> None:
-        """Raise ParametersRefused, naming the first line of this policy that an invitation breaks."""
+        """Raise ParametersRefused, naming the first setting of this policy that an invitation breaks."""
         check_protocol(self, invite)
         check_coordinates(self, invite)
         check_model_bytes(self, invite)
         self.check_terms(invite.terms)
 
     def check_terms(self, terms: Terms) -> None:
-        """Raise ParametersRefused, naming the first line of this policy that the terms of a round break."""
+        """Raise ParametersRefused, naming the first setting of this policy that the terms of a round break."""
         check_mode(self, terms)
         check_cohort(self, terms)
         check_colluders(self, terms)
@@ -310,7 +313,7 @@ class Owner:
     """The client's notes and receipts of its rounds; None in simulations, where client and server are one program."""
 
     def accept(self, invite: Invite) -> bytes | None:
-        """Return the proof that this client is selected for the round of an invitation, or None if it is not.
+        """Return the proof of selection for a round (empty if none is needed), or None if this client is not selected.
 
         Raise if the invitation has another registry or breaks the policy, or if the round may cost more than is left
         of the budget.
@@ -324,7 +327,7 @@ class Owner:
         return self.selection.claim(invite, self.me, self.vrf_key)
 
     def take_piece(self, count: int) -> None:
-        """Raise ParametersRefused if a model, of which a piece arrived, has more pieces than the policy allows."""
+        """Raise ParametersRefused if the policy allows fewer than `count` pieces of a model."""
         check_pieces(self.policy, count)
 
     def train(self, invite: Invite) -> None:

@@ -2,7 +2,8 @@
 
 The client itself notes the parameters of its rounds and the arrival of sums; no server can prevent that.  At log-in and
 before every round the server shows its *history* of the run: the hashes of all receipts, and the whole receipts of the
-client's own rounds.  The client refuses a history that contradicts its notes or an earlier history.
+client's own rounds.  The client refuses a history that contradicts its notes or an earlier history.  The entries in
+`fresh` are those that the client has not stored yet.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -201,9 +202,9 @@ def check_history(kept: KeptRun, shown: Sequence[Shown], *, complete: bool, wher
 
 
 def check_nothing_rewritten(kept: KeptRun, history: History, *, complete: bool) -> None:
-    """Raise HistoryContradicted if a receipt that the server showed earlier has changed in its history.
+    """Raise HistoryContradicted if the history has another hash for a receipt that the server showed earlier.
 
-    It must not be missing from a `complete` history either.
+    Raise it too if the receipt is missing from a `complete` history, which has all rounds of the run.
     """
     for index, before in kept.shown.items():
         now = history.get(index)
