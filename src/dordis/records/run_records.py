@@ -131,9 +131,10 @@ class RoundMetrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RunOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The end of a run, for the reason `stopped`: all `rounds` finished, `budget` used up, `failed` or `interrupted`.
+    """The end of a run.
 
-    `epsilon` is the stated epsilon (`ledger.stated_epsilon`), `spent` the largest epsilon spent by a client.
+    `stopped` is the reason: "rounds" (all are finished), "budget" (used up), "failed" or "interrupted".  `epsilon` is
+    the stated epsilon (`ledger.stated_epsilon`), `spent` the largest epsilon spent by a client.
     """
 
     stopped: str
@@ -268,7 +269,7 @@ class Evictions:
         return tuple(u for line in self.lines if line.index == index and not line.run for u in line.clients)
 
     def add(self, index: int, clients: Collection[ClientId], reason: str, run: str = "") -> tuple[ClientId, ...]:
-        """Evict clients durably; return those that were not evicted before."""
+        """Evict clients after the round `index`, on disk if there is a file; return those not evicted before."""
         fresh = tuple(sorted(set(clients) - self.clients))
         if fresh:
             line = Eviction(index, fresh, reason, run)
