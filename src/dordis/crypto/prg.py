@@ -102,7 +102,7 @@ def add_masks(
 ) -> None:
     """Add the masks of some keystreams to `acc` and subtract those of others, in place, modulo 2^bits.
 
-    `acc` may be a part of a longer vector, from coordinate `first` on.
+    `acc[i]` gets coordinate `first` + i of every mask, so that `acc` may be a part of a longer vector.
     """
     check_ring(acc, bits)
     if first < 0 or (first + acc.size) * _lane_bytes(bits) > LONGEST:

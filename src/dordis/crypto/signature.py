@@ -34,7 +34,7 @@ def validate(public: bytes) -> None:
 
 
 def verify(public: bytes, message: bytes, signature: bytes) -> None:
-    """Raise InvalidSignature unless the signature verifies, or InvalidKey if that is because the key is invalid.
+    """Raise InvalidSignature if the signature does not verify, or InvalidKey if the cause is an invalid public key.
 
     A key of mixed order, the sum of a valid key and a point of low order, is not refused here, because that check costs
     as much as a verification.  `validate` refuses such keys at registration.

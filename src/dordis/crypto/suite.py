@@ -115,7 +115,7 @@ class Prg(Protocol):
     ) -> None:
         """Add the masks of some keystreams to `acc` and subtract those of others, in place, modulo 2^bits.
 
-        `acc` may be a part of a longer vector, from coordinate `first` on.
+        `acc[i]` gets coordinate `first` + i of every mask, so that `acc` may be a part of a longer vector.
         """
 
 
@@ -131,7 +131,7 @@ class Signature(Protocol):
 
 @dataclass(frozen=True)
 class Suite:
-    """The primitives KA, AE, SS, PG and SIG of the paper: modules or objects with the functions of their class."""
+    """The primitives KA, AE, SS, PG and SIG of the paper: each is a module or object with the functions of its type."""
 
     agreement: KeyAgreement
     cipher: Cipher
@@ -175,7 +175,10 @@ class RoundSize:
 
 
 def concrete_bounds(size: RoundSize, operations: int = OPERATIONS) -> dict[str, float]:
-    """Return, for each attack in the table, log2 of the bound on the probability that it succeeds in one round."""
+    """Return, by attack, log2 of a bound on the probability that the attack succeeds in one round.
+
+    `operations` is log2 of the number of the adversary's operations, as in `OPERATIONS`.
+    """
     q, n, m, pairs = operations, size.clients, size.chunks, max(1.0, size.pairs)
     keys = math.log2(size.keystreams)
     return {
@@ -194,6 +197,8 @@ def concrete_bounds(size: RoundSize, operations: int = OPERATIONS) -> dict[str, 
 
 def security_bits(size: RoundSize, rounds: int, operations: int = OPERATIONS) -> float:
     """Return b, the bits of security of a run: attacks on its cryptography succeed with probability at most 2^-b.
+
+    The run has `rounds` rounds of this size; `operations` is log2 of the adversary's operations in each of them.
 
     >>> int(security_bits(RoundSize(100), rounds=1))
     51
