@@ -143,7 +143,7 @@ async def execute_async(
     exchange: AsyncExchange,
     compute: Compute = run_in_thread,
 ) -> Timeline:
-    """Run the set-up, then all chunks in a pipeline; return the timeline.  All chunks have the same stages.
+    """Run the set-up, then all chunks in a pipeline; return the timeline.  All chunks must have the same stages.
 
     The first failure ends the round and is raised unchanged.  After a failure or a cancellation no further request is
     sent; if the server is computing at that time, the end of the computation is awaited.
@@ -275,8 +275,8 @@ async def execute_in_lockstep(
 ) -> Timeline:
     """Run the set-up, then each step for all chunks together; the returned timeline has one span for each step.
 
-    `exchange` is called for all chunks before a reply is needed, so that it can send the requests of all chunks in one
-    message.
+    In each step `exchange` is called for all chunks before a reply is needed.  So it can send a client its requests for
+    all chunks in one message.
     """
     clock = asyncio.get_running_loop().time
     began, spans = clock(), []

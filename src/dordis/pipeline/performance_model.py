@@ -4,6 +4,8 @@ With d coordinates in m chunks, a stage s takes tau_s = b1 d/m + b2 m + b3 secon
 Stragglers have little influence: the fit uses the median of the timings at the same (d, m), and minimises absolute
 deviations.  A run first tries 1, 2, 4, 8... chunks, and then chooses the number of chunks by the timings.  From time to
 time it tries another number again, in case a straggler slowed down the earlier round with that number.
+
+A vector is encoded in blocks of equal length, and a chunk has whole blocks: there are at most as many chunks as blocks.
 """
 
 import math
@@ -195,7 +197,7 @@ WORTH = 1.25
 """A number of chunks is not tried again if its expected time is above the shortest expected time times this factor.
 
 Until the number was tried `CONFIDENT` times, its expected time is predicted, so that one straggler does not rule it
-out."""
+out; a number without a prediction is not ruled out at all until then."""
 EQUAL = 1.03
 """Times within this factor count as equal; then fewer chunks are better, because each chunk needs keys and memory."""
 

@@ -22,6 +22,7 @@ ROUNDING = 1e-9
 StageSeconds = Callable[[int], Sequence[float]]
 """Returns, for m chunks, the seconds of every stage for one chunk."""
 SetupSeconds = Callable[[int], float]
+"""Returns, for m chunks, the seconds of the set-up, which runs before the first stage."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 class Schedule(msgspec.Struct, frozen=True):
-    """Planned start and end of every stage of every chunk, ordered by stage, then by chunk."""
+    """Planned start and end of every stage of every chunk, ordered by stage, then chunk; the set-up ends at `setup`."""
 
     chunks: int
     setup: float
@@ -176,6 +177,8 @@ def plan_chunks(
 
 def schedule_stages(resources: Sequence[Resource], seconds: Sequence[float], m: int, setup: float = 0.0) -> Schedule:
     """Return the schedule in which every stage of m chunks starts as soon as its predecessors have ended.
+
+    `seconds` has the duration of each stage for one chunk; the first stage starts after `setup` seconds.
 
     >>> schedule_stages([Resource.CLIENT, Resource.SERVER], seconds=(2.0, 3.0), m=2).completion
     8.0
