@@ -227,7 +227,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 @dataclass(frozen=True)
 class OwnerCharge:
-    """The largest theta^2, `cost`, that owners of `clients` may count for a round; None if they count no cost.
+    """The largest cost that owners of `clients` may count for a round: theta^2 of theta-GDP; None if they count none.
 
     `distance` is the total variation distance between the noise that is drawn and the noise that is analysed.
     """

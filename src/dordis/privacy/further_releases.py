@@ -81,7 +81,7 @@ class FurtherRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self._to_ring(rounded, bits)
 
     def encode_sum(self, value: npt.ArrayLike, bits: int) -> Vector:
-        """Return a client's sum over its records, which are whole numbers, as a vector over the ring, without noise."""
+        """Return `value`, whole numbers summed over a client's records, as a vector over the ring, without noise."""
         return self._to_ring(self.scale * np.atleast_1d(np.asarray(value, np.int64)), bits)
 
     def _to_ring(self, units: npt.NDArray[Any], bits: int) -> Vector:

@@ -69,7 +69,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
         return self.description.format(T=setting.T, **msgspec.structs.asdict(self))
 
     def costs(self, grid: Grid, survivors: int) -> dict[str, float]:
-        """Return, by name, costs of a round such as bytes that the strategy would have but no simulation measures.
+        """Return, by name, costs of a round, such as bytes, that the strategy would cause but no simulation measures.
 
         By default there are none.
         """

@@ -1,7 +1,8 @@
 """From a privacy budget to the noise of a round, and back: the scale, bits, variances and participation cap of a run.
 
 A `Setting` has the inputs, a `Plan` the results.  `plan` finds the least noise for a budget, `plan_for_cost` the least
-noise for the cost of one round, and `account` the epsilon of given noise.
+noise for the cost of one round, and `account` the epsilon of given noise.  *Central* noise is the noise that epsilon is
+computed from.  A theta^2 is a cost, the squared parameter of theta-GDP (`dordis.privacy.gdp`).
 """
 
 import math
@@ -31,9 +32,9 @@ _HALF = Fraction(1, 2)
 class Plan:
     """The plan for a setting: the bits, scale and noise of its rounds, and the `epsilon` that is proved for this noise.
 
-    *Central* noise is the noise that epsilon is computed from; `variance` is its variance sigma*^2, a multiple of 2^-20
-    in integer units.  `further` are the releases of every round in addition to the update.  `records` is the encoding
-    of sampled records if records are the unit of privacy.
+    `variance` is sigma*^2, the variance of the central noise, a multiple of 2^-20 in integer units.  `further` are the
+    releases of every round in addition to the update.  `records` is the encoding of sampled records if records are the
+    unit of privacy.
     """
 
     setting: Setting
@@ -76,7 +77,7 @@ class Plan:
 
     @property
     def trusted_multiplier(self) -> float | None:
-        """Return the noise multiplier that a trusted server needs for this epsilon; None if that is 0 or infinite."""
+        """Return the noise multiplier that a trusted server needs for `epsilon`; None if `epsilon` is 0 or infinite."""
         if not 0 < self.epsilon < math.inf:
             return None
         if self.records is not None:  # a trusted server would sample records in the same way
@@ -200,7 +201,7 @@ def _record_plan(setting: Setting, sampled: RecordSampling, allowance: float) ->
 def record_scale(setting: Setting, sampled: RecordSampling, variance: Callable[[float], float]) -> float:
     """Return s c, the scale times the clip bound, at which a sum of records and its noise fit 32 bits.
 
-    `variance` returns the noise variance in integer units at a given s c.  Raise InputError if there is none.
+    `variance` returns the noise variance in integer units at a given s c.  Raise InputError if no s c fits.
     """
     for scaled_clip in _halved_scales(setting):
         least = _record_bits(setting, sampled, scaled_clip, variance(scaled_clip))

@@ -7,6 +7,9 @@ coordinate is right.  But the other coordinates of its bucket add an error; over
 this *folding error* is ||sum||^2 (d/k - 1) on average.  The squared norm of the noise is the same as without folding,
 because each bucket is copied d/k times, with its noise.
 
+The *alignment* of updates is ||sum|| / (n c), for n clients and the clip bound c: 1 if all updates are equal with norm
+c, and less if they differ.  With a smaller alignment the folding error is smaller, and more folding is allowed.
+
 The sensitivity is bounded in the integers, after folding.  So privacy holds whatever signs and k a server chooses.
 """
 

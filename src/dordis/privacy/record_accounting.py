@@ -200,8 +200,8 @@ def _event(plan: SampledEvents, persons: int) -> object:
 def calibrate(epsilon: float, delta: float, sampling: int, events: int, distance: float = 0.0) -> SampledEvents:
     """Return the plan of `events` events that are together within (epsilon, delta), each of the largest theta^2.
 
-    `distance` is the total variation distance between the noise drawn in one event and the law that is analysed; raise
-    InputError if `delta` is too small for it.
+    `sampling` is p 2^32.  `distance` is the total variation distance between the noise drawn in one event and the law
+    that is analysed; raise InputError if `delta` is too small for it.
 
     >>> plan = calibrate(6.0, 1e-5, sampling_word(500 / 10_000), 400)
     >>> round(plan.multiplier, 2)

@@ -95,8 +95,8 @@ def batch_cap(records: int, sampling: int) -> int:
     """Return m_max, the cap on the size of a sample, which a sample exceeds with a probability of at most 2^-80.
 
     m_max is the least number with n KL(m_max / n || p) >= 80 ln 2 (Chernoff's bound).  n is the number of a client's
-    records, p the sampling probability, and KL(a || p) the Kullback-Leibler divergence of two coins with probabilities
-    a and p.
+    records, p = `sampling` / 2^32 the sampling probability, and KL(a || p) the Kullback-Leibler divergence of two coins
+    with probabilities a and p.
 
     >>> batch_cap(1000, 2**31), batch_cap(1000, 2**32), batch_cap(1, 1)
     (665, 1000, 1)
@@ -171,10 +171,11 @@ def draw_sample(seed: bytes, sampling: int, records: int, cap: int) -> npt.NDArr
 
 
 def encode_sum(total: Integers, grid: Grid, shift: int, public_seed: bytes, seed: bytes) -> Vector:
-    """Return the exact sum of quantised records as a vector over the ring, without noise.
+    """Return X = `total`, the exact sum of quantised records, as a vector over the ring (steps 3 and 4), without noise.
 
-    The signs come from the public seed of the round, and the dither comes from `seed`, which the client draws anew for
-    each sum.  Raise InputError if the type or the length of `total` is wrong, or if the grid folds updates.
+    `shift` is k.  The signs come from the public seed of the round, and the dither comes from `seed`, which the client
+    draws anew for each sum.  Raise InputError if the type or the length of `total` is wrong, or if the grid folds
+    updates.
     """
     if total.dtype != np.int64 or total.shape != (grid.dim,) or grid.buckets:
         raise InputError(f"a sum of records has {grid.dim} 64-bit integers, and is never folded")

@@ -4,6 +4,7 @@ Agarwal, Kairouz and Liu, "The Skellam Mechanism for Differentially Private Fede
 rounding is from Kairouz, Liu and Steinke, "The Distributed Discrete Gaussian Mechanism", 2021.  A number in *real*
 units has the units of the model update.  The same number in *integer* units is multiplied by the scale s.  Sigma is a
 standard deviation.  The clip bound c is in real units; all else is in integer units unless a docstring says otherwise.
+The *central* variance is the noise variance from which epsilon is computed.
 """
 
 import math
@@ -155,9 +156,9 @@ class Ring:
     """The condition that a sum fits Z_{2^b}: 2^b >= 2 k sqrt(s^2 c^2 n^2 / block + n/4 + kappa sigma^2).
 
     b is `bits`, s the scale, c the clip bound and n the number of clients.  `headroom` is k: the ring holds k standard
-    deviations of a coordinate.  sigma^2 is the central variance, the noise variance that epsilon is computed from, and
-    `kappa` is the variance left in the sum divided by sigma^2.  `largest` is the largest central variance that the
-    sampler can draw.  `folded` says whether updates are folded into fewer coordinates.
+    deviations of a coordinate.  sigma^2 is the central variance, and `kappa` is the variance left in the sum divided by
+    sigma^2.  `largest` is the largest central variance that the sampler can draw.  `folded` says whether updates are
+    folded into fewer coordinates.
     """
 
     bits: int

@@ -1,4 +1,8 @@
-"""The setting of a run, from which its noise is planned: clients, rounds, dropout, colluders and ring."""
+"""The setting of a run, from which its noise is planned: clients, rounds, dropout, colluders and ring.
+
+The *central* variance is the noise variance from which epsilon is computed.  A theta^2 is a cost, the squared parameter
+of theta-GDP (`dordis.privacy.gdp`).
+"""
 
 import math
 from dataclasses import dataclass
@@ -16,8 +20,7 @@ from dordis.privacy.xnoise_components import NoisePlan, Scheme, default_toleranc
 
 LONGEST = 2**31
 FEW = 10
-"""With records as the unit of privacy and at most this many clients n in a round, the tolerance T is by default n - t.
-"""
+"""With records as the unit of privacy and at most this many clients n, the default tolerance is n - threshold."""
 PROBE = Fraction(2**30)
 """A central variance so large that rounding its components to the grid of 2^-20 changes them by at most 2^-50 of it."""
 SPARE = 1 - 2e-9

@@ -64,7 +64,12 @@ def check_variance(variance: Fraction | int) -> Fraction:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CellTable:
-    """The sampling table of one variance: cells, residual, and the search index of the residual."""
+    """The sampling table of one variance: cells, residual, and the search index of the residual.
+
+    `pmf` has the masses at 0 .. X, the largest sample, and `residual` the cumulative sums of the residual at -X .. X,
+    as rows (high word, low word).  `counts` has the number of cells of each node from 0 on.  Cells from `first_escape`
+    on escape.
+    """
 
     variance: Fraction
     log_width: int

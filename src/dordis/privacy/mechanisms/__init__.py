@@ -1,7 +1,8 @@
 """The mechanisms of differential privacy: their interface, and the table of their names.
 
-A mechanism encodes updates and decodes sums.  It is one tagged struct in a file of this package, and one line of
-`TABLE`.  The tag is the name in the parameters of a round and in policies of owners.
+A mechanism encodes updates and decodes sums.  The theta^2 of a release (the disclosure of a sum) is its cost, the
+squared parameter of theta-GDP (`dordis.privacy.gdp`).  A mechanism is one tagged struct in a file of this package, and
+one line of `TABLE`.  The tag is the name in the parameters of a round and in policies of owners.
 """
 
 import math

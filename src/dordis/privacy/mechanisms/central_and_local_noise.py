@@ -1,5 +1,7 @@
 """Baselines to compare with: Gaussian noise in floating point, by a trusted server or by every client, and no noise.
 
+The theta^2 of a release (the disclosure of a sum) is its cost, the squared parameter of theta-GDP (docs/accounting.md).
+
 Do not deploy these mechanisms: the low bits of floating-point noise may reveal the value that it hides (Mironov, "On
 Significance of the Least Significant Bits for Differential Privacy", 2012).
 """
@@ -51,7 +53,7 @@ def gaussian_noise(seed: bytes, sigma: float, dim: int) -> Floats:
 
 
 def record_grid(setting: Setting, sampled: RecordSampling, sigma: float) -> Grid:
-    """Return the grid of 32-bit integers for sums of records' gradients with noise `sigma` (in real units)."""
+    """Return a 32-bit grid for sums of records' gradients under noise of standard deviation `sigma` in real units."""
     scaled_clip = record_scale(setting, sampled, lambda s_c: (s_c * sigma / setting.clip) ** 2)
     return Grid(setting.dim, setting.block, scaled_clip / setting.clip, MOST_BITS)
 
