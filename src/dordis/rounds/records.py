@@ -68,9 +68,11 @@ class RecordClient(AppClient):
 
     @abstractmethod
     def record_gradients(self, round: RoundInfo, model: Numbers, places: Places) -> Reals:
-        """Return one row for each of the `width` indices in `places`: the record's gradient, or anything for a `DUMMY`.
+        """Return one row for each of the `width` indices in `places`: what the record adds to the update.
 
-        A row must depend on the model and its own record only.  The next call may overwrite the array.
+        For gradient descent this is the negative gradient; other docstrings call it the record's gradient.  A row must
+        depend on the model and its own record only; a row for a `DUMMY` may have any values.  The next call may
+        overwrite the array.
         """
 
     def begin(self, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> None:

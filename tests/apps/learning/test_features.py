@@ -132,3 +132,11 @@ def test_features_of_many_inputs_are_computed_once(tmp_path: Path, monkeypatch: 
 def test_they_are_a_setting_of_the_application() -> None:
     options = {"features": f"{__name__}:doubled", "centred": False}
     assert Server.from_task(Task(options, population=100)).dim == 10 * (2 * 64 + 1)
+
+
+@pytest.mark.parametrize("own_files", [False, True])
+def test_they_are_refused_with_a_table_because_predictions_would_lack_them(own_files: bool) -> None:
+    table = {"label": "ill", "ranges": (0, 1), "categories": {"ill": ("no", "yes")}}
+    options = {"data": "rows.csv", "table": table, "own_files": own_files, "features": f"{__name__}:doubled"}
+    with pytest.raises(InputError, match="not the rows of a table"):
+        Server.from_task(Task(options, population=100))

@@ -72,6 +72,8 @@ class LearningTask:
 
 def prepare_learning(settings: Settings, task: Task) -> LearningTask:
     """Return the learning task of a configuration: load the data, partition them, and construct the model."""
+    if settings.features and settings.table is not None:
+        raise InputError("app.options.features maps arrays, not the rows of a table: leave it or app.options.table out")
     if settings.own_files:
         return own_files_task(settings, task)
     data = load(settings, task.folder, task.record)
