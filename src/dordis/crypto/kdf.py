@@ -18,6 +18,8 @@ _USE = re.compile(r"[a-z-]+")
 def label(use: str, round_id: bytes, chunk: int, sender: int, receiver: int) -> bytes:
     """Return the label that binds derived bytes to one use in one round and chunk, from one sender to one receiver.
 
+    `receiver` is the id of a party or, for some uses, the number of a set of helpers or of a secret.
+
     >>> label("mask", bytes.fromhex("0a0b"), 0, 3, 7)
     b'dordis/v1/mask/0a0b/0/3/7'
     """

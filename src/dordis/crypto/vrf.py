@@ -55,7 +55,7 @@ def prove(private: bytes, alpha: bytes) -> bytes:
 
 
 def verify(public: bytes, alpha: bytes, proof: bytes) -> bytes:
-    """Return the 64-byte output beta of a proof (5.3); raise InvalidProof if the proof does not verify."""
+    """Return the 64-byte output beta of a proof (5.3); raise InvalidProof if it does not verify, or InvalidKey."""
     validate_key(public)
     gamma, c, s = _decode_proof(proof)
     H = _encode_to_curve(public, alpha)
