@@ -251,7 +251,8 @@ async def _run_all(processes: Iterable[Coroutine[Any, Any, None]]) -> None:
 def serialise_exchange(exchange: Exchange) -> AsyncExchange:
     """Return an exchange that chunks in different threads can share: a client gets one request at a time.
 
-    The given `exchange` is called from several threads at once, but never at once for the same client.
+    The given `exchange` is called from several threads at once, but never at once for the same client.  An
+    `OpenCall`, which has no addressees, is passed on to it unchanged.
     """
     locks: dict[tuple[Role, ClientId], threading.Lock] = {}
 
