@@ -1,7 +1,8 @@
 """The parameters of rounds whose list of clients, U, is fixed before the sum begins: this list, the quorum, the graph.
 
 The graph says which clients share masks and secrets.  SecAgg and the plaintext protocol have the same parameters, so
-that their sums can be compared.
+that their sums can be compared.  n is the number of clients in U, q the quorum, T the dropout tolerance, T_C the
+largest number of colluding clients.
 """
 
 from collections.abc import Collection, Iterable
@@ -80,7 +81,7 @@ class CohortParameters(Parameters, frozen=True, dict=True, kw_only=True):
         return min(T_C, colluding_neighbours(n, T_C, self.mode, k)) if k else T_C
 
     def point(self, client: ClientId) -> int:
-        """Return the point at which the polynomials of secret sharing are evaluated for a client's shares."""
+        """Return the point at which sharing polynomials are evaluated for the shares that a client receives."""
         return 1 + self.rank[client]
 
     def pack(self, members: Iterable[ClientId]) -> bytes:
@@ -185,7 +186,7 @@ def check_members(parameters: CohortParameters) -> None:
 
 
 def check_thresholds(parameters: CohortParameters) -> None:
-    """Raise ParametersRefused unless quorum, tolerance T, T_C and graph keep the rules of docs/security.md."""
+    """Raise ParametersRefused unless 0 <= T_C < q <= n, 0 <= T <= n - q, T_C < n - T, and majority and graph fit."""
     n, q, T, T_C = len(parameters.clients), parameters.quorum, parameters.tolerance, parameters.colluders
     if not 1 <= q <= n:
         raise ParametersRefused(f"the quorum {q} must lie in 1..{n}")
@@ -207,7 +208,10 @@ def check_majority(parameters: CohortParameters) -> None:
 
 
 def check_graph(parameters: CohortParameters) -> None:
-    """Raise ParametersRefused unless share threshold, degree of the graph and beacon keep clients' inputs secret."""
+    """Raise ParametersRefused unless share threshold, degree and beacon of a sparse graph keep inputs secret.
+
+    On the complete graph (degree 0) raise it unless the share threshold equals the quorum.
+    """
     n, k = len(parameters.clients), parameters.degree
     if k == 0 and parameters.threshold != parameters.quorum:
         raise ParametersRefused("on the complete graph the quorum is the threshold of the shares")

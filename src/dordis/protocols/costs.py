@@ -37,7 +37,7 @@ class RoundCost(NamedTuple):
     of events (tries of a round, each with its own sample of records); else None."""
 
     def plus(self, other: "RoundCost") -> "RoundCost":
-        """Return the cost of this round and of `other` together."""
+        """Return the cost of this round and of `other` together; neither may have `sampled` records."""
         costs = (self.theta_squared, other.theta_squared)
         both = math.inf if math.inf in costs else gdp.compose_costs(costs)
         return RoundCost(both, self.distance + other.distance, self.failure + other.failure)
@@ -99,12 +99,12 @@ def noise_ratios(parameters: Parameters) -> list[Fraction]:
 
 
 def least_variance(parameters: Parameters, chunks: Sequence[int]) -> Fraction:
-    """Return the least noise variance that counts for privacy: `protocol_variance` plus `mechanism_variance`."""
+    """Return the least noise variance in `chunks` that counts: `protocol_variance` plus `mechanism_variance`."""
     return protocol_variance(parameters, chunks) + mechanism_variance(parameters)
 
 
 def protocol_variance(parameters: Parameters, chunks: Sequence[int]) -> Fraction:
-    """Return the least variance of the noise plan's noise in one of `chunks`, after any tolerated dropouts.
+    """Return the least variance, over `chunks` and all tolerated dropouts, of the noise of the chunks' noise plans.
 
     Noise that T_C colluders know does not count.
     """
@@ -114,9 +114,9 @@ def protocol_variance(parameters: Parameters, chunks: Sequence[int]) -> Fraction
 def mechanism_variance(parameters: Parameters) -> Fraction:
     """Return the least variance of a built-in mechanism's own noise, which clients add while they encode updates.
 
-    This noise is in no noise plan and is never removed; only what counts for privacy is returned.  The result is 0 if
-    the mechanism has no such noise, if the server adds the noise, if a third party wrote the mechanism, or if the round
-    has further releases.
+    This noise is in no noise plan and is never removed.  Noise that T_C colluders know does not count.  The result is 0
+    if the mechanism has no such noise, if the server adds the noise, if a third party wrote the mechanism, or if the
+    round has further releases.
     """
     written = parameters.encoding
     if not written.noise or written.further_releases or written.mechanism not in TABLE:

@@ -121,7 +121,7 @@ class DeliveryClient(ProtocolClient[ClientState]):
 
     @property
     def longest(self) -> int:
-        """Return how many bytes a sum of a chunk can have that the server delivers in this round, at most."""
+        """Return the size in bytes of the round's largest chunk sum, in the form that the server delivers."""
         return max(map(self._private.delivered_size, range(self.chunks)))
 
     @property

@@ -74,7 +74,7 @@ def releases_of(parameters: Parameters) -> list[tuple[Sensitivity, range]]:
 
 
 def mechanism_of(parameters: Parameters, dim: int | None = None, kind: type[Mechanism] | None = None) -> Mechanism:
-    """Return the mechanism that the parameters name, for updates of `dim` coordinates.
+    """Return the mechanism that the parameters name, for updates of `dim` coordinates (None: as the parameters say).
 
     `kind` is the class of a third party's mechanism, passed by the caller: a name in the parameters never imports code.
     Raise ParametersRefused if the mechanism contradicts the other parameters.
@@ -97,7 +97,7 @@ class DecodedChunk:
     """The decoded sum of one chunk of a round."""
 
     values: Floats = field(repr=False)
-    """The sum: of updates in real units, and block after block (see `Grid`); of a further release in integer units."""
+    """A sum of updates is in real units, block after block (see `Grid`); that of a further release in integer units."""
     survivors: int
 
 
@@ -216,7 +216,7 @@ class DistributedDP:
         return plain and not noisy and not parameters.encoding.further_releases and self.records is None
 
     def aggregate_reals(self, total: Floats, counts: Sequence[int]) -> Aggregate:
-        """Return the aggregate of `total`, updates summed as real numbers, after adding the server's noise, if any."""
+        """Add the server's noise, if any, to `total`, a sum of reals; return its aggregate as `aggregate` does."""
         self.mechanism.add_server_noise(total)
         return self.aggregate(total, counts, {})
 
@@ -373,9 +373,9 @@ def check_scheme(parameters: Parameters, mechanism: Mechanism) -> None:
 
 
 def check_block(grid: Grid) -> None:
-    """Raise ParametersRefused if blocks are longer than `block_size` allows: they could pad a vector to any size.
+    """Raise ParametersRefused unless blocks have the length `block_size`; longer ones could pad a vector to any size.
 
-    Vectors below `BLOCKS_FROM` coordinates may have shorter blocks, so that they can have several chunks.
+    Vectors below `BLOCKS_FROM` coordinates may have shorter blocks too, so that they can have several chunks.
     """
     length, block = grid.summed_dim, block_size(grid.summed_dim)
     if grid.block > block or (length >= BLOCKS_FROM and grid.block != block):

@@ -52,7 +52,7 @@ def check_ceilings(parameters: "Parameters") -> None:
 
 
 def check_components(parameters: "Parameters") -> None:
-    """Raise ParametersRefused if the noise plans of all variances have more than `MOST_COMPONENTS` components."""
+    """Raise ParametersRefused if a round's different noise plans together have over `MOST_COMPONENTS` components."""
     each = 1 + (parameters.tolerance if parameters.scheme == Scheme.EXACT.value else 1)
     components = each * len({*parameters.variances.values()})
     if components > MOST_COMPONENTS:

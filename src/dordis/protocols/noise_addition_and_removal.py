@@ -68,10 +68,10 @@ class ChunkOutput:
     """The sum in the ring Z_{2^b}; empty if a simulation summed real numbers."""
     survivors: tuple[ClientId, ...]
     left: Fraction
-    """Variance of the noise in the sum."""
+    """Variance of the noise plan's noise in the sum."""
     charged: Fraction
-    """Variance of the noise that counts for privacy: not the noise that T_C colluders may know, nor noise that was due
-    for removal."""
+    """The part of `left` that counts for privacy: without the noise that T_C colluders may know, and without noise that
+    was due for removal but stayed."""
     stayed: Due = field(default_factory=dict)
     """Noise components that were due for removal and could not be removed: they are still in the sum."""
     named: frozenset[ClientId] = frozenset()

@@ -3,6 +3,7 @@
 A helper is a party without data, and a *box* is a secret that a client encrypts to one helper.  In these protocols the
 parameters of a round list the helpers and no clients.  The server publishes the parameters (`ArrivalSetup`), and each
 arriving client answers once (`OneMessageClient`).  What the helpers then send to the server depends on the protocol.
+n_min is the least number of clients in a sum.
 """
 
 from abc import abstractmethod
@@ -166,7 +167,7 @@ class OneMessageClient(SummingClient[OneMessageState]):
 
 
 def check_arrived(parameters: Parameters, stage: str, arrived: Collection[ClientId]) -> None:
-    """Raise TooFewClients if fewer than n_min clients contributed."""
+    """Raise TooFewClients if fewer than n_min clients contributed; the error names the `stage`."""
     if len(arrived) < parameters.n_min:
         raise TooFewClients(stage, len(arrived), parameters.n_min)
 
@@ -205,7 +206,7 @@ class ArrivalSetup(SummingSetup):
 
 @dataclass(frozen=True)
 class ArrivalPrediction:
-    """The outcome of a round in which every client contributes once and all helpers answer."""
+    """The outcome of a round to which the clients in `arrived` contribute, and in which all helpers answer."""
 
     parameters: Parameters
     arrived: tuple[ClientId, ...]

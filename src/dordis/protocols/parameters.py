@@ -1,9 +1,8 @@
 """The parameters of a round, on whose hash all parties agree, and the rules that the parameters must keep.
 
 `Parameters` has the fields of all summing protocols: round, client counts, ring, chunks, noise, encoding, model.  A
-protocol adds fields in a subclass: `cohort.CohortParameters`, for example, adds the list of clients U.  The server
-checks the rules when it configures a round, and every client checks them before it sends anything.  The hash goes into
-all key derivations, commitments and ciphertexts: parties with different parameters cannot decrypt each other's secrets.
+protocol adds fields in a subclass, such as the list of clients U in `cohort.CohortParameters`.  The hash goes into all
+key derivations, commitments and ciphertexts: parties with different parameters cannot decrypt each other's secrets.
 """
 
 import hashlib
@@ -59,6 +58,7 @@ class Projection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Encoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How updates become vectors of integers modulo 2^b; all clients agree on it, summing protocols do not read it.
 
+    `sensitivity` is the squared l2-sensitivity of the sum of these vectors, `rotation` the public seed of the rotation.
     `noise` describes the mechanism's own noise (`Mechanism.noise`), which no `NoisePlan` contains; left out if none.
     """
 
@@ -96,10 +96,10 @@ class Assistance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Parameters(Message, frozen=True, dict=True, kw_only=True):
     """The parameters of one round that all summing protocols have; protocols add their own in subclasses.
 
-    `round` is the run id, then the round's index.  A sum is over `n_min` to `n_max` clients; `colluders` is T_C.
-    `ends` has the ends of the chunks in words of eight bytes.  `variances` maps each chunk to its planned noise
-    variance, sigma*^2, as a fraction.  `scheme`, `fraction` and `reserve` are fields of all chunks' `NoisePlan`s.
-    `tables` hashes the noise tables.  With open arrival a client may take part in at most `participations` rounds.
+    `round` is the run id, then the round's index.  A sum is over `n_min` to `n_max` clients, modulo 2^`bits`;
+    `colluders` is T_C.  `ends` has the ends of the chunks in words of eight bytes.  `variances` maps each chunk to its
+    planned noise variance, sigma*^2, as a fraction.  `scheme`, `fraction`, `reserve` are fields of all `NoisePlan`s.
+    `tables` and `model` are hashes of noise tables and model; `participations` limits a client's rounds (open arrival).
     """
 
     mode: str

@@ -2,7 +2,8 @@
 
 The graph is circulant (Harary), on a random circle: Bell et al., "Secure Single-Server Aggregation with
 (Poly)Logarithmic Overhead" (CCS 2020).  The neighbours of a client depend on U, the degree and the seed, never on
-dropouts.
+dropouts.  Symbols: U are the n clients of the round, of which at most T drop out and at most T_C collude; k is the
+degree, t_k the share threshold, q the quorum.
 
 Every probability is computed and compared as an exact fraction; logarithms are only printed.  docs/secagg_plus.md has
 the rules and their proofs.  Every client checks that the graph keeps inputs secret.  Only the server checks that the
@@ -276,8 +277,8 @@ def _falls_apart(n: int, T: int, T_C: int, mode: str, k: int) -> Fraction:
     """Return a bound on the probability that T dropouts, independent of the circle, disconnect the honest survivors.
 
     They are disconnected only if two disjoint arcs of k/2 clients on the circle consist of dropouts and colluders, of
-    which there are T + T_C.  The result is a union bound over the n (n - k + 1) / 2 pairs of arcs.  It is 0 in the
-    malicious mode: there the server chooses the dropouts, and secrecy rests on t_k alone.
+    which there are T + T_C.  The result is a union bound over the n (n - k + 1) / 2 pairs of arcs.  It is 0 on the
+    complete graph, and in the malicious mode: there the server chooses the dropouts, and secrecy rests on t_k alone.
     """
     if is_malicious(mode) or k >= n - 1:
         return Fraction(0)

@@ -44,7 +44,7 @@ class Vectors:
     threads: int = 1
 
     def accumulator(self, chunk: int, dim: int, bits: int) -> Accumulator:
-        """Return a new accumulator for the sum of a chunk of `dim` coordinates."""
+        """Return a new accumulator for the sum of a chunk of `dim` coordinates, uploaded in `bits` bits each."""
         return Accumulator(dim, bits)
 
     def add_masks(

@@ -1,6 +1,7 @@
 """Checks that clients, server and helpers make in assisted rounds; each is a function, so that tests can disable it.
 
 The *header* of a contribution is its small part, signed by the client, with digests of the masked vector and the boxes.
+A box has a client's seeds for all *sets* that a helper is in; a set's *rank* is its index in the parameters' `sets`.
 """
 
 import hashlib
@@ -96,7 +97,7 @@ def read_header(parameters: AssistedParameters, client: ClientId, encoded: bytes
 
 
 def check_header_form(parameters: AssistedParameters, header: Header) -> None:
-    """Raise MalformedMessage if a header has digests of a wrong number or length, or a wrong vector length."""
+    """Raise MalformedMessage if a header's version, digests or vector length are wrong, or its proof is too long."""
     sizes = len(header.key), len(header.boxes), len(header.seeds), len(header.vector)
     counts = 1, len(parameters.present), len(parameters.sets), 1
     if header.version != VERSION or sizes != tuple(DIGEST_BYTES * count for count in counts):
@@ -158,14 +159,14 @@ def check_seed_count(plaintext: bytes, count: int) -> None:
 def check_one_header(known: bytes | None, digest: bytes, client: ClientId) -> None:
     """Raise UnexpectedRequest if the helper has seen another header of the client in this round.
 
-    `known` is the digest of the header that it has seen, or None.
+    `known` is the digest of the header that it has seen, or None; `digest` is that of the header in this request.
     """
     if known is not None and known != digest:
         raise UnexpectedRequest(f"there was another header of client {client} in this round")
 
 
 def check_round_id(round: bytes) -> None:
-    """Raise MalformedMessage unless a request to a helper has a round id: a run id followed by an index."""
+    """Raise MalformedMessage unless `round` is a round id: a run id, followed by an index below `LARGEST_INDEX`."""
     if len(round) != RUN_BYTES + INDEX_BYTES or int.from_bytes(round[RUN_BYTES:], "big") >= LARGEST_INDEX:
         raise MalformedMessage(f"a request to a helper has no round id of {RUN_BYTES + INDEX_BYTES} bytes")
 
@@ -177,7 +178,7 @@ def check_joined_run(joined: bytes | None, round: bytes) -> None:
 
 
 def check_same_parameters(known: bytes, digest: bytes) -> None:
-    """Raise UnexpectedRequest if the helper has seen other parameters for this round."""
+    """Raise UnexpectedRequest if the round's parameters changed: their hash was `known`, and is now `digest`."""
     if known != digest:
         raise UnexpectedRequest("there were other parameters under this index")
 
@@ -226,7 +227,7 @@ def check_same_statement(claimed: bytes, asked: bytes) -> None:
 
 
 def check_agreed(claimed: bytes | None) -> None:
-    """Raise UnexpectedRequest if the helper has not yet signed a U3 (survivors) under this round index."""
+    """Raise UnexpectedRequest if the helper signed no U3 (survivors) in this round: `claimed`, its digest, is None."""
     if claimed is None:
         raise UnexpectedRequest("a reveal was asked for before this helper agreed on U3")
 

@@ -81,6 +81,7 @@ class SetVoices:
     """The answers of the members of one set of helpers; a value is confirmed if `needed` members gave it."""
 
     rank: int
+    """The index of the set in the parameters' `sets`."""
     members: tuple[ClientId, ...]
     """The members of the set that can answer, sorted."""
     needed: int
@@ -121,7 +122,7 @@ class SetVoices:
 
         `load` has for each helper the number of sets for which the server already plans to ask it at the same time.
         Members with less load are asked first; among members with equal load, the lowest ids are asked first.  The
-        server plans the sets in lexicographic order, and the later sets in this order contain fewer low ids.
+        server plans the sets in lexicographic order: later sets have fewer low ids, so high ids are saved for them.
         """
         if self.value is not None:
             return {}

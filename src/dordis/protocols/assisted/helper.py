@@ -1,8 +1,11 @@
 """A helper: it signs keys for coming rounds, opens boxes, agrees on one U3 a round, and reveals mask sums over this U3.
 
-A box is a client's seeds, encrypted to one helper; U3 are the survivors, the clients in the sum.  A helper has no data
-and sees no update.  Before the request `Reveal` it sends only keys, signatures and the ids of clients with wrong boxes.
-Until then not even the digest of a mask sum is sent: with the digest the server could test guesses at an update.
+A box is a client's seeds, encrypted to one helper; U3 are the survivors, the clients in the sum.  A client has one seed
+for each *set* of helpers, and sends it to all members of the set; the set's *rank* is its index in the parameters'
+`sets`.  Each seed gives a mask, and *pieces* of the client's noise seeds (see `messages`).  A *header* is the part of a
+contribution that the client signs: it has digests of the vector and the boxes.  A helper has no data and sees no
+update.  Before the request `Reveal` it sends only keys, signatures and the ids of clients with wrong boxes.  Until then
+not even the digest of a mask sum is sent: with the digest the server could test guesses at an update.
 """
 
 import hashlib
@@ -238,7 +241,7 @@ class AssistedHelper:
     # Boxes
 
     def open(self, request: OpenBoxes) -> BoxesOpened:
-        """Open clients' boxes and return the clients whose box or seeds are wrong.
+        """Open clients' boxes and return the clients whose box or seeds are wrong; open none without a private key.
 
         Raise if the parameters are refused, or if an entry is one that the server should have refused already.
         """

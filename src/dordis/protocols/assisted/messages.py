@@ -41,9 +41,10 @@ class Introduce(Message, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The signed part of a contribution: `vector` and `boxes` are digests, `seeds` has a commitment for each set.
+    """The signed part of a contribution; `vector` is a digest, `boxes` has the digest of each box, in order of helpers.
 
-    `key` is the client's fresh public key for the boxes, `proof` the proof of its selection.
+    `seeds` has the client's commitments to its seeds, by rank of the set.  `length` is that of the vector, in bytes.
+    `key` is the client's fresh public key for the boxes, `proof` the proof of the client's selection.
     """
 
     version: int
@@ -85,7 +86,10 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class BoxesOpened(Message, frozen=True):
-    """`named`: ids of clients whose box or seeds are wrong; `unable`: the helper could not open any, without a key."""
+    """`named` has the ids of clients whose box or seeds are wrong, in words of eight bytes.
+
+    `unable` is true if the helper has no private key for this round, and therefore opened no box.
+    """
 
     named: bytes
     unable: bool = False
@@ -130,7 +134,10 @@ class Revealed(Message, frozen=True):
 
 
 class Reveal(Message, frozen=True):
-    """To helpers: reveal the value, over U3, of each set in `sets`: the whole value if True, its digest if False."""
+    """To helpers: reveal the value, over U3, of each set in `sets`: the whole value if True, its digest if False.
+
+    `signatures` are a quorum's signatures on U3, by helper; there are none in the semi-honest mode.
+    """
 
     reply: ClassVar = Revealed
     role: ClassVar = Role.HELPER
@@ -147,7 +154,7 @@ class Reveal(Message, frozen=True):
 
 
 def mask_stream(suite: Suite, parameters: Parameters, client: ClientId, rank: int, seed: bytes) -> Any:
-    """Return the keystream of the mask that a client adds, in all chunks together, for the set with this rank."""
+    """Return the keystream of the mask that a client adds to its whole vector, from the client's `seed` for a set."""
     label = kdf.label("assisted-mask", parameters.round, 0, client, rank)
     return suite.prg.Stream.from_bytes(kdf.derive(seed, label, parameters.digest, suite.prg.STREAM_BYTES))
 
@@ -214,7 +221,7 @@ def epoch_key_statement(run: bytes, key: EpochKey) -> bytes:
 
 
 def survivors_statement(parameters: AssistedParameters, headers: Iterable[bytes]) -> bytes:
-    """Return the statement that a helper signs: this is U3; `headers` are digests of its members' headers, by id."""
+    """Return the statement that a helper signs: this is U3; `headers` are digests of the clients' headers, by id."""
     digests = list(headers)
     run, index = parameters.round[:RUN_BYTES], parameters.round[RUN_BYTES:]
     count = len(digests).to_bytes(8, "big")

@@ -1,6 +1,7 @@
 """The parameters that an assisted round adds to those of all protocols: helpers, their keys, and how many may collude.
 
-The checks refuse parameters with which a round would not be secure, or could not be completed.
+The checks refuse parameters with which a round would not be secure, or could not be completed.  A round has m helpers,
+of which at most f collude with the server; n_min and n_max are the least and the largest number of clients in a sum.
 """
 
 from collections.abc import Collection
@@ -106,7 +107,7 @@ class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
         return Assistance(tuple(map(int, self.members)), self.faulty, self.no_base)
 
     def due(self, chunk: int, survivors: Collection[ClientId]) -> Due:
-        """Return, for each survivor, its noise components to remove; the same clients are drawn in every chunk."""
+        """Return, for each survivor, the indices of its noise components to remove: the same in every chunk."""
         return self.plans[chunk].due_components(survivors, removal_context(self.round, 0, self.digest))
 
     def check_own(self) -> None:

@@ -1,8 +1,9 @@
 """The assisted server: it takes contributions, and has helpers open boxes, agree on U3 (survivors), reveal mask sums.
 
-For each set of m - f of the m helpers every client adds a mask; the members of the set reveal the sum of these masks.
+At most f of the m helpers collude.  For each set of m - f helpers every client adds a mask; the members of the set
+reveal the set's *value*: the sum of these masks, and the set's pieces of the noise seeds to be released.
 The server holds one vector, the sum so far.  It reads a stored contribution again only if the client is not in U3, to
-subtract the contribution from the sum.
+subtract the contribution from the sum.  n_min is the least number of clients in a sum.
 """
 
 import hashlib
@@ -65,6 +66,7 @@ class AssistedSetup(SummingSetup):
         """Clients that were proved wrong by complaints of this round."""
         self.sets: list[SetVoices] = []
         self.released: dict[int, dict[ClientId, dict[int, bytes]]] = {}
+        """The noise seeds that the server obtained, by chunk, client and noise component."""
         self._signatures: dict[int, bytes] = {}
         self._call: OpenCall | None = None
 
@@ -176,8 +178,7 @@ class AssistedSetup(SummingSetup):
     def reveal(self) -> Flow:
         """Ask helpers for the value of each set, until enough members of the set gave the same value.
 
-        A value is the sum of the masks for the set, and the set's pieces of the noise seeds to be released.  Raise
-        Unconfirmed if too few members of some set gave the same value.
+        Raise Unconfirmed if too few members of some set gave the same value.
         """
         parameters, survivors = self.parameters, pack_words(self.u3)
         live, needed = set(self.live), parameters.voices
@@ -252,7 +253,7 @@ class AssistedSetup(SummingSetup):
             check_confirmed(voices)
 
     def unmask(self) -> Flow | None:
-        """Subtract the mask sums from the sum, and compute the seeds of the noise to be removed from their pieces."""
+        """Subtract the mask sums from the sum; from the pieces compute the seeds of the noise that is to be removed."""
         parameters, due = self.parameters, due_pieces(self.parameters, self.u3)
         values = [voices.value for voices in self.sets]
         pieces = [value.pieces for value in values if value is not None]
@@ -282,7 +283,7 @@ def check_quorum_left(parameters: AssistedParameters, stage: str, live: Sequence
 
 
 def check_confirmed(voices: SetVoices) -> None:
-    """Raise Unconfirmed unless enough members of a set gave the same value."""
+    """Raise Unconfirmed unless enough members of a set gave the same value, and one of them sent it whole."""
     if voices.value is None:
         raise Unconfirmed(voices.rank, len(voices.said), voices.needed)
 

@@ -1,6 +1,7 @@
 """The SecAgg client: its state, and its answers, stage by stage.
 
 A client that is restored after a restart needs the same input as before, because chunks of it may have been uploaded.
+U1 are the clients that advertise keys, U2 those of them that share their secrets, U3 the survivors of a chunk.
 """
 
 import secrets

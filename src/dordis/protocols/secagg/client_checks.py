@@ -1,4 +1,8 @@
-"""Checks that clients make of requests, and the server of replies; each is a function, so that tests can disable it."""
+"""Checks that clients make of requests, and the server of replies; each is a function, so that tests can disable it.
+
+U1 are the clients that advertised keys, U2 those of them that shared secrets, U3 the survivors of a chunk; t_k is the
+threshold of shares.  `what` names the checked set or request in the error.
+"""
 
 from collections.abc import Collection, Iterable, Mapping, Set
 from itertools import chain
@@ -28,7 +32,7 @@ def check_length(vector: Vector, parameters: CohortParameters) -> None:
 
 
 def check_subset(members: Set[int], of: Set[int], what: str) -> None:
-    """Raise ProtocolError unless all `members` are among `of`; the error calls the set of members `what`."""
+    """Raise ProtocolError unless all `members` are among `of`."""
     if not members <= of:
         raise ProtocolError(f"{what} names clients that it must not name")
 

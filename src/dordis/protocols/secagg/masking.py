@@ -93,7 +93,7 @@ def add_masks(
     own: Secrets,
     peers: Mapping[ClientId, bytes],
 ) -> None:
-    """Add the self-mask and all pairwise masks to a client's input `y`; `peers` has the neighbours' public keys."""
+    """Add the self-mask and all pairwise masks to a client's input `y`; `peers` has neighbours' public masking keys."""
     added = [self_mask(suite, parameters, chunk, me, own.self_mask)]
     subtracted: list[Any] = []
     for v, public in peers.items():
@@ -103,7 +103,10 @@ def add_masks(
 
 
 class Channel:
-    """One direction of the encrypted channel between two clients; it carries a single message."""
+    """One direction of the encrypted channel between two clients; it carries a single message.
+
+    `keys` are the public channel keys of sender and receiver, and `shared` is the secret on which these two agreed.
+    """
 
     def __init__(
         self,

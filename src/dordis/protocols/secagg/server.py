@@ -121,7 +121,10 @@ class ChunkServer(SummingChunk):
         return reply.token
 
     def agree(self) -> Flow:
-        """Stage 3, in the malicious mode: collect a quorum of signatures on U3, the survivors; the signers are U4."""
+        """Stage 3, in the malicious mode: collect a quorum of signatures on U3, the survivors; the signers are U4.
+
+        In the semi-honest mode U4 is U3.
+        """
         self.u4 = self.u3
         if not self.parameters.is_malicious:
             return
