@@ -161,7 +161,7 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
 
     @property
     def own_sizes(self) -> tuple[tuple[str, int, int], ...]:
-        """Return name, size and ceiling of each list in the fields that the protocol adds, for `check_ceilings`."""
+        """Return name, size and ceiling of each list or number that the protocol adds, for `check_ceilings`."""
         return ()
 
     def check_own(self) -> None:
