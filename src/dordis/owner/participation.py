@@ -354,7 +354,7 @@ class MemoryTrainings:
         self._counted = (0, 0)
 
     def begin(self, participations: int, most: int | None) -> None:
-        """Count a training; raise ParametersRefused if it is beyond `most` (if given) since the last participation."""
+        """Count a training; raise ParametersRefused if more than `most` (if given) have this participation count."""
         if most is None:
             return
         since, count = self._read()
