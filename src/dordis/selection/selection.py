@@ -247,7 +247,10 @@ class ScheduledSelection(ABC):
         return select_at_least(self.least, self.candidates(index, available))
 
     def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
-        """Raise if U has clients that are not scheduled, lacks this client, or is smaller than the least cohort."""
+        """Raise if U has clients that are not scheduled, lacks this client, or is smaller than the least cohort.
+
+        In a round without a list U, raise if the least cohort need not be reached.  Always raise for another run.
+        """
         check_run(parameters, self.run)
         if not isinstance(parameters, CohortParameters):
             check_least_arrivals(parameters, self.least)

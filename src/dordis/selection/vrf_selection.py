@@ -101,7 +101,10 @@ class VrfSelection:
         return select_at_least(self.least, valid, valid)
 
     def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
-        """Raise if a client of the round has no valid proof, or the round has fewer clients than the least cohort."""
+        """Raise if a client in U has no valid proof, or if U lacks this client or is smaller than the least cohort.
+
+        In a round without a list U, raise if the least cohort need not be reached.  Always raise for another run.
+        """
         check_run(parameters, self.run)
         if not isinstance(parameters, CohortParameters):
             check_least_arrivals(parameters, self.least)
