@@ -185,7 +185,10 @@ def describe_failure(error: BaseException) -> str:
 def usable_update(
     prepare: Callable[[], Any], dim: int, whose: str, stored_as: type[np.float32] | None = None
 ) -> Floats:
-    """Return the update that `prepare` computes; raise UnusableUpdate unless it is `dim` finite numbers."""
+    """Return the update that `prepare` computes, in the number type `stored_as` if given.
+
+    Raise UnusableUpdate unless it is a vector of `dim` finite numbers.
+    """
     try:
         prepared = _as_reals(prepare())
         usual: type[Any] = np.float32 if prepared.dtype == np.float32 else np.float64

@@ -17,7 +17,7 @@ from dordis.rounds.arrivals import Arrivals
 from dordis.rounds.invitation import SendModel, SendSum
 
 REFUSED = "refused"
-"""The name in place of a stage under which clients are listed that refused a request with an error."""
+"""The key, in place of the name of a stage, for dropped clients that refused a request with an error."""
 
 
 class WatchEvent(msgspec.Struct, frozen=True, tag=True):
