@@ -109,6 +109,7 @@ class Coordinator:
     `counts_owners` tells whether owners count participations; for queries over a table they do not.  `on_failure` is
     called with each failed attempt before the next attempt, `on_receipt` with each receipt before the next round's
     invitations.  `last_receipt` is the hash of the newest receipt of the run when the coordinator is created.
+    `registry` is the registry's root.
     """
 
     def __init__(

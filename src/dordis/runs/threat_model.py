@@ -30,7 +30,7 @@ class ThreatModel:
     T_C is then a quantile of the number of colluders in a round; `draw_failure` bounds the chance of more colluders.
     """
     tries: int = TRIES
-    """How often every round may be tried, each time under another index."""
+    """Planned number of tries of every round, each under another index."""
     agree: WriteParameters = agree_with_cohort
     """Function that adds the parameters of the run's protocol to the parameters that all protocols have in common."""
     has_cohort: bool = True
@@ -51,11 +51,11 @@ class ThreatModel:
         return self.draw_failure + (sparse_graph.failure(self.mode) if self.sparse else Fraction(0))
 
     def indices(self, rounds: int) -> int:
-        """Return the number of round indices that a run of `rounds` rounds may use, with all its tries."""
+        """Return the number of round indices that are planned for a run of `rounds` rounds, with all its tries."""
         return self.tries * rounds
 
     def failure(self, rounds: int) -> float:
-        """Return a bound on the chance of an insecure graph or too many colluders in a run of `rounds` rounds."""
+        """Return a bound on the chance of an insecure graph or too many colluders in `rounds` rounds with all tries."""
         return float(self.indices(rounds) * self.round_failure)
 
 
