@@ -62,7 +62,7 @@ def rotate_integers(x: npt.NDArray[np.int64], block: int, signs: npt.NDArray[np.
 def deal_to_blocks(x: npt.NDArray[Any], block: int, factor: float = 1.0) -> npt.NDArray[Any]:
     """Return factor * x, dealt to B blocks of length `block`: x[i] becomes element i // B of block i mod B.
 
-    B is the least number of blocks that hold x; they are padded with zeros.  Integer vectors need an integer factor.
+    B is the least number of blocks that hold x; blocks are padded with zeros.  Integer vectors need an integer factor.
     """
     x = check_array("x", x, np.float32, np.float64, np.int64)
     blocks = -(-x.size // block)

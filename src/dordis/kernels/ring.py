@@ -296,7 +296,7 @@ def _unpack_groups(data: npt.NDArray[np.uint8], bits: int, out: npt.NDArray[np.u
 
 @kernel
 def _add_pairs(data: npt.NDArray[np.uint8], bits: int, total: npt.NDArray[np.uint32], groups: int) -> None:
-    """Unpack groups of eight elements two at a time, and add them to `total`."""
+    """Unpack groups of eight elements, two elements per 64-bit load, and add the elements to `total`."""
     mask = np.uint64((1 << bits) - 1)
     for group in range(groups):
         first = np.uint64(8 * group)
@@ -309,7 +309,7 @@ def _add_pairs(data: npt.NDArray[np.uint8], bits: int, total: npt.NDArray[np.uin
 
 @kernel
 def _add_singles(data: npt.NDArray[np.uint8], bits: int, total: npt.NDArray[np.uint32], groups: int) -> None:
-    """Unpack groups of eight elements one at a time, and add them to `total`."""
+    """Unpack groups of eight elements, one element per 64-bit load, and add the elements to `total`."""
     mask = np.uint64((1 << bits) - 1)
     for group in range(groups):
         first = np.uint64(8 * group)

@@ -91,7 +91,7 @@ def add_hats(
 
 @intrinsic
 def count_below(typing_context: Any, rows: Any, row: Any, key: Any) -> Any:
-    """Return how many of the last 14 of the 16 numbers in row `row` are below `key`; 255 if one of them is equal."""
+    """Return how many of the last 14 of the 16 numbers in row `row` are below `key`; 255 if one of the 14 is equal."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         (table,) = _pointers(context, builder, signature, arguments, 1)
