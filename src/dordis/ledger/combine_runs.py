@@ -228,7 +228,7 @@ def find_data_ledger(run: Path) -> Path | None:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run's charge in the ledger of its data set: call `start` before its first round, `settle` after its end.
+    """A run's charge in the ledger of its data set: call `start` before the run's first round, `settle` after its end.
 
     An interrupted run stays charged at its planned epsilon, so that it can be resumed.
     """

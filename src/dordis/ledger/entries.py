@@ -111,14 +111,14 @@ class Counted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
 
 
 class Reserved(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="reserved"):
-    """A line that charges a round, at the least noise that may be left; it is on disk before any unmask request."""
+    """A line that charges a round at the least noise that may be left, written to disk before any unmask request."""
 
     previous: str
     charge: Charge
 
 
 class Refused(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="refused"):
-    """A line that says that a round would exceed the budget; if it is the last line, the budget ended the run."""
+    """A line that says that a round would exceed the budget; it is the last line if the budget ended the run."""
 
     previous: str
     charge: Charge

@@ -143,7 +143,7 @@ class Ledger:
             self._record(file, Refused(self._reader.head, charge))
 
     def complete(self, index: int, outputs: Sequence[ChunkOutput]) -> None:
-        """Replace the reservation of a round by the outcomes of its chunks; a repeated call has no effect."""
+        """Replace the reservation of a round by the outcomes of its chunks; to repeat the same call has no effect."""
         with self._locked() as (account, file):
             known = account.rounds.get(index)
             charge = account.check_open(index).charge if known is None else known.charge

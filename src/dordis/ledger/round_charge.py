@@ -181,7 +181,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         return self.n_max or len(self.clients)
 
     def after_dropouts(self, dropped: Mapping[int, int]) -> "Charge":
-        """Return this charge with the numbers of dropouts in `dropped`, by chunk; in other chunks they stay unknown."""
+        """Return this charge with the dropouts by chunk in `dropped`; for all other chunks the number is unknown."""
         known = tuple(dropped.get(chunk) for chunk in range(len(self.variances)))
         charge = msgspec.structs.replace(self, dropped=known)
         releases = (msgspec.structs.replace(one, variance=charge.least_variance(one.chunks)) for one in self.releases)

@@ -81,7 +81,7 @@ def _basis(account: Account, manifest: Manifest | None, recorded: int) -> Basis:
 
 
 def predecessor_budgets(account: Account, manifest: Manifest | None) -> list[Budget]:
-    """Return the budgets of all predecessors: those in the ledger, and the one that the manifest states for them."""
+    """Return the budgets of predecessors in the ledger, and the largest epsilon that the manifest states for them."""
     budgets = [one.budget for one in account.lineage() if one is not account and one.budget.epsilon is not None]
     before = None if manifest is None else manifest.predecessor
     if before is not None and before.budget is not None:

@@ -72,7 +72,7 @@ def verify_run(run: StoredRun, known: Registry | SignedRegistry | None = None) -
 
     Signatures are verified with the keys of the registry `known`, or else of the registry that the server stored with
     the run.  The run's members in each of these two registries must have the root that the manifest states.  If `known`
-    is signed, none of their keys may have been revoked before the run began.
+    is signed, none of the members' keys may have been revoked before the run began.
     """
     registry = None
     for source in (read_stored_registry(run), known):
@@ -107,7 +107,7 @@ def members_at_start(known: Registry | SignedRegistry, manifest: Manifest) -> Re
 
 
 def check_keys_valid(known: Registry | SignedRegistry, members: Registry, manifest: Manifest) -> None:
-    """Raise LedgerDamaged if the signed registry `known` says that keys of a run were revoked before it began."""
+    """Raise LedgerDamaged if the signed registry `known` says that keys of a run were revoked before the run began."""
     if not isinstance(known, SignedRegistry):
         return
     try:
@@ -122,7 +122,7 @@ def read_stored_registry(run: StoredRun) -> Registry | None:
 
 
 def verify_receipt(receipt: Receipt, keys: Mapping[ClientId, bytes] | None = None) -> VerifiedReceipt:
-    """Verify one receipt by itself; raise LedgerDamaged if its contents contradict each other.
+    """Verify one receipt by itself; raise LedgerDamaged if its contents contradict each other or a signature is wrong.
 
     `keys` are the clients' public signing keys; if None, the signatures are not verified.
     """
