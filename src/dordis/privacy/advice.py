@@ -127,7 +127,7 @@ def round_up_to_two_digits(count: int) -> int:
 def clients_for_ratio(plan: Plan, ratio: float) -> int:
     """Return about how many clients N a run needs for a signal-to-noise ratio, rounded up to two digits.
 
-    A round has the same fraction n / N of them as in the plan.  The ratio grows as sqrt(N n), so in proportion to N.
+    A round has the same fraction n / N of the clients as in the plan.  The ratio grows as sqrt(N n), thus as N.
     """
     return max(2, round_up_to_two_digits(math.ceil(plan.setting.participation.population * ratio / run_ratio(plan))))
 

@@ -219,8 +219,8 @@ class Setting:
         """Return the allowance of a round: the theta^2 that a round may cost so that the run stays within `epsilon`.
 
         With clients as the unit of privacy, the total variation distance between drawn and analysed noise is counted
-        twice, because failed rounds add to it.  It may use at most half of delta.  At a large `epsilon` it would use
-        more; then a smaller epsilon is planned.
+        twice, because failed rounds add to it.  This distance may use at most half of delta.  At a large `epsilon` it
+        would use more; then a smaller epsilon is planned.
         """
         delta, distance = self.noise_delta, 2 * self.distance
         if self.records is not None:
