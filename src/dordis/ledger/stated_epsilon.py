@@ -190,7 +190,10 @@ class LedgerSummary:
 
 
 def summarise(account: Account, heads: Sequence[str], stated: StatedEpsilon | None = None) -> LedgerSummary:
-    """Return the summary of an account; if `stated` is None, the stated epsilon is computed without a manifest."""
+    """Return the summary of an account; `heads` has the hashes of the ledger's lines.
+
+    If `stated` is None, the stated epsilon is computed without a manifest.
+    """
     spent = {u: account.epsilon(u) for u in account.clients()}
     worst = account.worst_client(spent)
     rounds = [entry for one in account.lineage() for entry in one.rounds.values()]
