@@ -49,9 +49,9 @@ LEAST_SAVING = 0.1
 def choose_buckets(setting: Setting, multiplier: float, rule: str | int, alignment: "Alignment | None" = None) -> int:
     """Return the number of buckets into which updates are folded, by the configured rule; 0 if they are not folded.
 
-    The rule `adaptive` is the same as `auto` until earlier rounds give an `alignment`.  If the rule is a number, it is
-    rounded up to whole blocks, so that no padding is sent; the result is 0 if there are then as many buckets as
-    coordinates, or more.
+    `multiplier` is the noise multiplier.  The rule `adaptive` is the same as `auto` until earlier rounds give an
+    `alignment`.  If the rule is a number, it is rounded up to whole blocks, so that no padding is sent; the result is 0
+    if there are then as many buckets as coordinates, or more.
     """
     if rule == OFF:
         return 0

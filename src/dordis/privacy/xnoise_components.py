@@ -48,9 +48,10 @@ class NoisePlan:
 
     `variance` is sigma*^2, the central variance: the noise variance that epsilon is computed from.  `tolerance` is T,
     the largest number of dropouts with which XNoise keeps this variance.  `colluders` is T_C, the number of clients
-    whose noise the server may know.  `fraction` is c of the scheme `single`: the removable component has variance
-    v / c, where v is the variance of all noise that one client adds.  `reserve` is the number of dropouts for which
-    shares of noise are enough in the scheme `conservative`.
+    whose noise the server may know.  `fraction` is c of the scheme `single`: the removable component has variance v /
+    c, where v is the variance of all noise that one client adds.  `reserve` is the number of dropouts for which shares
+    of noise are enough in the scheme `conservative`.  Methods take a chunk's survivors U3, and as `context` the result
+    of `removal_context` for this chunk.
 
     >>> plan = NoisePlan(Scheme.SINGLE, clients=10, tolerance=4, colluders=1, variance=Fraction(100))
     >>> plan.charged_variance(range(10), context=b"") == plan.charged_variance(range(6), context=b"") >= 100
