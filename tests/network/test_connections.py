@@ -1,5 +1,8 @@
 """Connections before log-in: few, short and small; connected clients are not affected."""
 
+import asyncio
+import contextlib
+import gc
 import socket
 import subprocess
 import sys
@@ -10,7 +13,7 @@ import aiohttp
 import pytest
 
 from dordis import wire
-from dordis.network import connections, server
+from dordis.network import connections, log_lines, server
 from dordis.network.client import new_session
 from dordis.network.messages import POLICY_VIOLATION, Hello
 from dordis.protocols.plaintext import Begin
@@ -19,6 +22,39 @@ from tests.network.local_server import HANG, PARAMETERS, ScriptedParty
 from tests.network.raw_client import open_tls, participant, read_to_end
 
 pytestmark = pytest.mark.network
+
+
+class Acceptor:
+    """What `Connections._accept` needs of its object."""
+
+    def __init__(self):
+        self._silent, self._sockets = self, set()
+
+    async def _wait_for_descriptor(self):
+        pass
+
+    def add(self, accepted):
+        accepted.close()
+
+
+def test_a_connection_that_arrives_while_the_server_stops_is_not_lost():
+    """A lost socket is left to the garbage collector, whose warning fails a test."""
+
+    async def stop_in_between(turns):
+        with connections.open_listener("127.0.0.1", 0) as listener:
+            listener.setblocking(False)
+            accepting = asyncio.ensure_future(connections.Connections._accept(Acceptor(), listener))
+            await asyncio.sleep(0)
+            with socket.create_connection(listener.getsockname(), HANG):
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                accepting.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await accepting
+
+    for turns in range(6):
+        asyncio.run(stop_in_between(turns))
+        gc.collect()
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /login HTTP/1.1\r\nHost: "], ids=["nothing", "half a header"])
@@ -164,10 +200,10 @@ def test_the_limit_of_open_files_is_raised_and_some_are_kept_free():
 
 
 def test_failed_handshakes_are_logged_with_address_and_reason_and_a_flood_of_them_is_counted(caplog):
-    handshakes, most = connections.HandshakeLog(), connections.MOST_FAILURES_LOGGED
+    handshakes, most = log_lines.HandshakeLog(), log_lines.MOST_FAILURES_LOGGED
     for k in range(most + 5):
         handshakes.fail(f"10.0.0.{k}", ConnectionResetError(104, "Connection reset by peer"), now=k / 100)
-    handshakes.fail("10.0.0.99", TimeoutError(), now=connections.LOG_PAUSE)
+    handshakes.fail("10.0.0.99", TimeoutError(), now=log_lines.LOG_PAUSE)
     lines = [record.getMessage() for record in caplog.records]
     assert lines[0] == "refused a connection from 10.0.0.0: TLS failed: Connection reset by peer"
     assert lines[most:] == [

@@ -15,7 +15,7 @@ from functools import partial
 from aiohttp import web
 
 from dordis.errors import explain_os_errors
-from dordis.network.authentication import explain_tls_error
+from dordis.network.log_lines import LOG_PAUSE, HandshakeLog
 from dordis.network.sessions import ACCEPTED, metered_tls
 
 log = logging.getLogger("dordis.network")
@@ -31,8 +31,6 @@ MOST_PENDING, SHORT_PENDING_TIME, LONG_PENDING_TIME = 256, 1.0, 5.0
 
 A connection keeps its slot, even if newer ones wait, for the short time, or the long one if it has sent a request.
 """
-LOG_PAUSE, MOST_FAILURES_LOGGED = 10.0, 20
-"""Seconds between two log lines about dropped connections; most failed handshakes that are logged in this time."""
 KEEP_ALIVE = 30.0
 """Seconds for which an idle connection of a client stays open, because a TLS handshake costs a millisecond of CPU."""
 BACKLOG = 1024
@@ -178,21 +176,14 @@ def raise_descriptor_limit() -> int:
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft - min(MOST_RESERVED, soft // 2)
 
 
-class HandshakeLog:
-    """Logs failed TLS handshakes with address and reason, at most MOST_FAILURES_LOGGED in LOG_PAUSE seconds."""
-
-    def __init__(self) -> None:
-        self._since, self._failures = -math.inf, 0
-
-    def fail(self, address: str, error: BaseException, now: float) -> None:
-        """Log a failed handshake; beyond MOST_FAILURES_LOGGED, only count it, for a later line with the count."""
-        if now - self._since >= LOG_PAUSE:
-            if (omitted := self._failures - MOST_FAILURES_LOGGED) > 0:
-                log.warning("%d more TLS handshakes failed", omitted)
-            self._since, self._failures = now, 0
-        self._failures += 1
-        if self._failures <= MOST_FAILURES_LOGGED:
-            log.warning("refused a connection from %s: %s", address, explain_tls_error(error))
+async def wait_readable(listener: socket.socket) -> None:
+    """Wait until a connection can be accepted; unlike `loop.sock_accept`, a cancelled wait loses no connection."""
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(listener, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(listener)
 
 
 def peer_address(accepted: socket.socket) -> str:
@@ -274,11 +265,14 @@ class Connections:
 
     async def _accept(self, listener: socket.socket) -> None:
         """Accept connections, forever."""
-        loop, prune_at = asyncio.get_running_loop(), MOST_SILENT
+        prune_at = MOST_SILENT
         while True:
             await self._wait_for_descriptor()
+            await wait_readable(listener)
             try:
-                accepted, _ = await loop.sock_accept(listener)
+                accepted, _ = listener.accept()
+            except BlockingIOError:  # the client has cut the connection already
+                continue
             except OSError as error:
                 log.warning("cannot accept connections: %s; next attempt in %g s", error.strerror, ACCEPT_PAUSE)
                 await asyncio.sleep(ACCEPT_PAUSE)

@@ -7,6 +7,7 @@ lines, until another line sets it again.  A client logs one line about each roun
 import _thread
 import json
 import logging
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -15,8 +16,12 @@ from typing import Any, TextIO
 
 from aiohttp.http_exceptions import HttpProcessingError
 
+from dordis.network.authentication import explain_tls_error
+
 log = logging.getLogger("dordis.network")
 
+LOG_PAUSE, MOST_FAILURES_LOGGED = 10.0, 20
+"""Seconds between two log lines about dropped connections; most failed handshakes that are logged in this time."""
 CONTEXT = ("run", "round", "client", "request")
 LASTING = ("run", "round")
 """Fields that later lines repeat until a line sets another value."""
@@ -123,3 +128,20 @@ class ClientRoundLog:
         """Log why the client leaves the round."""
         self._is_logged = True
         log.warning("invited, declined: %s", reason, extra=self._fields)
+
+
+class HandshakeLog:
+    """Logs failed TLS handshakes with address and reason, at most MOST_FAILURES_LOGGED in LOG_PAUSE seconds."""
+
+    def __init__(self) -> None:
+        self._since, self._failures = -math.inf, 0
+
+    def fail(self, address: str, error: BaseException, now: float) -> None:
+        """Log a failed handshake; beyond MOST_FAILURES_LOGGED, only count it, for a later line with the count."""
+        if now - self._since >= LOG_PAUSE:
+            if (omitted := self._failures - MOST_FAILURES_LOGGED) > 0:
+                log.warning("%d more TLS handshakes failed", omitted)
+            self._since, self._failures = now, 0
+        self._failures += 1
+        if self._failures <= MOST_FAILURES_LOGGED:
+            log.warning("refused a connection from %s: %s", address, explain_tls_error(error))
