@@ -110,8 +110,8 @@ class Matrix(_Kind, frozen=True, tag="matrix"):
     """Availability by a matrix of time slots and devices: a client leaves if its device is away in the next slot.
 
     The file is an npz.  Its array named `array` has an entry for each slot and device: 1 is available, 0 unavailable,
-    -1 unknown, which counts as unavailable.  `rows` says whether a row of the array is a slot or a device.  Round i
-    takes place in slot i, and slot 0 follows the last slot but one: the last slot has no next slot.
+    -1 unknown, which counts as unavailable.  `rows` says whether a row of the array is a slot or a device.  With s
+    slots, round i takes place in slot i mod (s - 1), so that there is always a next slot.
     """
 
     path: str

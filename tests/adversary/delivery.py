@@ -1,4 +1,4 @@
-"""The server delivers a false sum: nothing proves that a sum is right, but clients check its length and its survivors.
+"""The server delivers a false sum: nothing proves that a sum is right; clients check its length, and how many survive.
 
 A client accepts one sum for each chunk."""
 

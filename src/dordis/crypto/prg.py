@@ -182,7 +182,7 @@ def run_in_threads(prepare: Callable[[int, int], Callable[[], None]], first: int
 
 @cache
 def _get_workers(process: int) -> ThreadPoolExecutor:
-    """Return the thread pool of a process; it is kept, because starting a thread takes as long as three cipher calls.
+    """Return the thread pool of this process; it is kept, since to start a thread takes as long as three cipher calls.
 
     `process` is the id of the process: a forked process has none of its parent's threads and needs a pool of its own.
     """

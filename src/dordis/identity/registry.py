@@ -317,7 +317,7 @@ def registry_with_helpers(signed: SignedRegistry, helpers: Collection[int]) -> R
 
 @dataclass(frozen=True)
 class Admission:
-    """The clients that may log in: the initial members of the run, except those with keys revoked or replaced since."""
+    """The clients that may log in: initial members whose signing and VRF keys have not been revoked or replaced."""
 
     registry: Registry
     current: SignedRegistry

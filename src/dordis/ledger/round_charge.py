@@ -359,7 +359,7 @@ def check_noise(release: NoisySum, plans: Sequence[NoisePlan]) -> None:
 
 
 def check_price(price: Price, clients: int, brought: Fraction | None = None) -> None:
-    """Raise InputError if a price has no terms, a number out of range, or a negative or undefined divergence."""
+    """Raise InputError if a price has no terms, a number out of range, or a term whose Renyi divergence is below 0."""
     if not price.terms:
         raise InputError("a price has no terms, so the release would cost nothing")
     for term in price.terms:

@@ -201,8 +201,8 @@ class NetworkExchange(MessageMeter):
     def take_refusal(self, u: ClientId, refusal: Refusal) -> None:
         """Exclude from the round a client that refuses a request, and add the refusal to `errors`.
 
-        A refusal of a delivered sum is not added, because an honest client refuses it after a restart in which the
-        client left the round.
+        The refusal of a delivered sum is not added: an honest client that could not resume the round after a restart
+        refuses its sums.
         """
         pending = self._open[u].get(refusal.id)
         if pending is None:

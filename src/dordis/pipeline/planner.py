@@ -96,7 +96,7 @@ class Schedule(msgspec.Struct, frozen=True):
         return self.slots[-1].end
 
     def busy_seconds(self) -> dict[Resource, float]:
-        """Return, by resource, the seconds after the set-up in which it is busy."""
+        """Return for how many seconds each resource is busy after the set-up."""
         return _seconds_by_resource(self.slots)
 
     def utilisation(self) -> dict[Resource, float]:

@@ -140,7 +140,7 @@ class RunFacts:
 
     @property
     def noise_ratios(self) -> tuple[float, ...]:
-        """Return the `noise_ratio` of every round that has one."""
+        """Return the charged noise variance divided by its target, of every round with a `noise_ratio`."""
         return tuple(ratio for record in self.run.rounds if (ratio := self.noise_ratio(record)) is not None)
 
     def noise_ratio(self, record: RoundRecord) -> float | None:

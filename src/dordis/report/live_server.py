@@ -189,7 +189,10 @@ def is_loopback(host: str) -> bool:
 
 
 def check_access(request: web.Request, token: str) -> None:
-    """Raise HTTP 403 unless a request has the token or, if no token is set, is for a host name of this machine."""
+    """Raise HTTP 403 unless a request has the token.
+
+    If no token is set, the host in its URL must be `localhost` or a loopback address.
+    """
     if token:
         bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
         given = request.query.get("token", bearer)

@@ -144,7 +144,7 @@ def _adversary(facts: RunFacts) -> Iterator[str]:
 
 
 def _helpers(trusted: Assistance) -> Iterator[str]:
-    """Yield sentences on how many helpers are trusted, and what more colluding helpers could see."""
+    """Yield sentences on the number of helpers, how many may collude, and what one more colluder would reveal."""
     count, seen = len(trusted.helpers), trusted.faulty + 1
     noise = "no noise at all" if trusted.no_base else "the client's own noise alone, which is less than is proved here"
     yield (

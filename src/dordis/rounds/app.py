@@ -153,7 +153,7 @@ class AppServer(ABC):
         return {}
 
     def restore(self, state: State) -> None:  # noqa: B027  nothing to restore is the default
-        """Continue from a state that `state` returned."""
+        """Continue, after a restart, from a state that `state` returned."""
 
 
 def update_lengths(app: AppServer) -> tuple[int, ...]:

@@ -207,7 +207,7 @@ class RoundServer(PrivateServer):
         ]
 
     def dropped(self) -> dict[int, int]:
-        """Return the number of dropouts of every chunk whose survivors U3 are fixed, by chunk."""
+        """Return the number of dropouts by chunk; chunks whose survivors U3 are not fixed yet are left out."""
         n = self._private.parameters.n_max
         return {chunk.chunk: n - len(chunk.u3) for chunk in self.chunks if chunk.u3}
 

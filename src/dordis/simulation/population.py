@@ -216,7 +216,7 @@ class SimulatedHome:
         return self.arrivals.round(kind)
 
     def store(self, path: Path) -> None:
-        """Write the secret from which all keys are derived, and open the file of contributions, in directory `path`."""
+        """Write the secret of all keys to directory `path`, and open its file of contributions to assisted rounds."""
         write_new(path / SECRET, self.identities.secret)
         self.arrivals.open(path / ARRIVALS)
 

@@ -49,7 +49,7 @@ class SimulatedJob:
         return first_ids(self.config.federation.clients)
 
     def home(self, identities: Identities | None = None) -> SimulatedHome:
-        """Return the population of clients; their keys are new unless `identities` is given."""
+        """Return the simulated clients and helpers; their keys are new unless `identities` is given."""
         known = identities or Identities(secrets.token_bytes(32), self.ids, self.job.protocol.helper_ids)
         return SimulatedHome(self.job, self.config.simulation, self.client, known)
 

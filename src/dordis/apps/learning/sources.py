@@ -245,7 +245,7 @@ def read_tables(train: Any, test: Any, table: Table, record: str = "") -> Datase
 
 
 def column_unit(client: str) -> Unit:
-    """Return the `Unit` of a table whose column `client` names the client of each row."""
+    """Return the noun and the origin of the clients of a table; `client` is the name of the column of clients."""
     return Unit(client, f"the column {client}")
 
 

@@ -225,7 +225,7 @@ class TorchModel(Model):
             self.restore_fixed({name: as_array(name, saved[name]) for name in self._fixed & saved.keys()})
 
     def save(self, parameters: Floats, directory: Path) -> None:
-        """Write the trained state_dict to the file `STATE_DICT`, which `torch.load(path, weights_only=True)` reads."""
+        """Write the trained module's state_dict to `STATE_DICT`, which `torch.load(path, weights_only=True)` reads."""
         self._torch.save(self.trained(parameters).state_dict(), directory / STATE_DICT)
 
     def _loss(self, scores: Any, y: Any, offset: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Local training on one client's samples in numpy, and functions for training with torch: checks, seeds, devices.
+"""Local training on one client's samples in numpy, and functions that training with torch needs.
 
 torch is imported only when it is used for the first time.
 """

@@ -176,7 +176,10 @@ class FlowerExchange(MessageMeter):
         return self._deliver(waiting)
 
     def _deliver(self, waiting: Sequence[Requests]) -> Answers:
-        """Return the answers to requests by client; requests already sent with an earlier message are not repeated."""
+        """Send the waiting requests, one message for each node, and return the answers of every client.
+
+        If all these requests were sent ahead with the message before, nothing is sent, and its answers are returned.
+        """
         bundle: dict[ClientId, list[Message]] = {}
         for requests in waiting:
             for u, request in requests.items():

@@ -1,14 +1,14 @@
 """The distributed mechanisms: Skellam (Agarwal, Kairouz and Liu, 2021), and discrete Gaussian with its sampler.
 
-Skellam noise is the default, and XNoise needs it: each noise component is drawn from a seed of its own, so that single
-components can be removed again.  The discrete Gaussian mechanism (DDGauss; Kairouz, Liu and Steinke, 2021) is a
+Skellam noise is the default.  XNoise needs it, because a sum of Skellam noises is Skellam noise; a sum of discrete
+Gaussians is not discrete Gaussian.  The discrete Gaussian mechanism (DDGauss; Kairouz, Liu and Steinke, 2021) is a
 baseline.
 
 Discrete Gaussian noise is drawn from a seed, by inversion of its distribution function in integers.  The *mass* of x is
 floor(2^127 p(x)), computed in fixed point from the probability p(x); the mass of 0 is raised until all masses sum to
 2^127.  So the probability of x is exactly its mass / 2^127, and the total variation distance from the discrete Gaussian
 is at most 2^-105.  Unlike Skellam noise, this noise is never removed, so its format may change between versions, and it
-is not optimised for speed.  The time of a look-up may depend on the sample.
+is not optimised for speed.  The time in which a sample is drawn may depend on the sample.
 """
 
 import math
