@@ -67,7 +67,10 @@ def decode(data: bytes, kind: type[Kind], limit: int = LIMIT, bulk: Bulk = b"") 
 
 
 def kind_of(data: bytes, kind: type[Kind]) -> type[Kind]:
-    """Return the message class that the first bytes of a frame name; raise MalformedMessage if it is not in `kind`."""
+    """Return the message class that the first bytes of a frame name.
+
+    Raise MalformedMessage unless this class is `kind` or, if `kind` is a union, one of its classes.
+    """
     start = len(_PREFIX) + (3 if data[1:2] == _LONG_MAP else 1)
     for head, choice in _heads(kind):
         if data.startswith(head, start):

@@ -107,7 +107,10 @@ class FileHelperStore(HelperStore):
 
     @property
     def _size(self) -> int:
-        """Return the number of values that were ever stored: those in the directory (erased or not) and lost ones."""
+        """Return how many values were ever stored: those in the directory, erased or not, and the lost ones.
+
+        Values are lost if the directory is replaced by an older copy.
+        """
         return len(self._values) + self._lost
 
     def _is_past_epoch(self, key: str) -> bool:
@@ -156,7 +159,10 @@ def _damaged(path: Path) -> InputError:
 
 @dataclass(frozen=True)
 class BoxJournal:
-    """The latest round's requests to open boxes, which are stored before the replies; stores each client's box once."""
+    """The requests to open boxes of the latest round, on disk.
+
+    A request is stored before the helper replies.  Boxes that an earlier request contained are not stored again.
+    """
 
     directory: Path
     _known: set[int] = field(default_factory=set)

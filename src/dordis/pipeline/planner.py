@@ -178,7 +178,8 @@ def plan_chunks(
 def schedule_stages(resources: Sequence[Resource], seconds: Sequence[float], m: int, setup: float = 0.0) -> Schedule:
     """Return the schedule in which every stage of m chunks starts as soon as its predecessors have ended.
 
-    `seconds` has the duration of each stage for one chunk; the first stage starts after `setup` seconds.
+    `predecessors` says which stages of which chunks these are.  `resources` has the resource of each stage, `seconds`
+    its duration for one chunk.  The first stage of the first chunk starts after `setup` seconds.
 
     >>> schedule_stages([Resource.CLIENT, Resource.SERVER], seconds=(2.0, 3.0), m=2).completion
     8.0

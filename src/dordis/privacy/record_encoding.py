@@ -119,7 +119,8 @@ def _divergence(records: int, batch: int, p: float) -> float:
 def scale_for(scaled_clip: float, block: int) -> tuple[int, int]:
     """Return C_q and k with the least s c = sqrt(block) C_q / 2^k that is not below `scaled_clip`.
 
-    C_q is the largest norm of a quantised record, and sums are divided by 2^k.  For the s c of a result, the function
+    C_q, the largest norm of a quantised record, is from `LEAST_LENGTH` to below `MOST_LENGTH`; sums are divided by 2^k,
+    with k from 0 to `MOST_SHIFT`.  Raise InputError if there is no such pair.  For the s c of a result, the function
     returns the same result again.
 
     >>> scale_for(760.0, 16384)

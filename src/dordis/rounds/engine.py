@@ -167,7 +167,10 @@ class RoundChunk(PrivateChunk):
         return *super().workflow, Step(self.decode, Resource.SERVER), *self.delivery.workflow
 
     def decode(self) -> Flow | None:
-        """Raise ImpossibleSum if the sum's norm is impossible; else decode it, if the mechanism decodes by chunk."""
+        """Decode the sum, if the mechanism decodes by chunk; raise ImpossibleSum if the norm of the sum is impossible.
+
+        This step sends no requests, so it returns None.
+        """
         summed = self.output()
         check_possible(self._private, self.chunk, summed)
         if self._private.mechanism.is_decoded_by_chunk:

@@ -103,7 +103,9 @@ class VrfSelection:
     def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
         """Raise if a client in U has no valid proof, or if U lacks this client or is smaller than the least cohort.
 
-        In a round without a list U, raise if the least cohort need not be reached.  Always raise for another run.
+        Raise also for a beacon value that is not this round's, for a client that is not registered, and for a round of
+        another run.  In an assisted round, which has no list U, only the run is checked, and that the sum cannot be
+        over fewer clients than the least cohort.
         """
         check_run(parameters, self.run)
         if not isinstance(parameters, CohortParameters):
@@ -213,10 +215,11 @@ def working_cap(clients: int, per_round: int, rounds: int, cap: int, least: int,
 
 
 def working_cohort(clients: int, per_round: int, rounds: int, least: int, tries: int) -> int | None:
-    """Return the cohort size nearest to `per_round` that leaves the last round enough clients (not `is_starved`).
+    """Return the cohort size nearest to `per_round` with which the last round has enough clients (not `is_starved`).
 
-    The participation cap is that of a balanced schedule with the same cohort size; `least` is scaled in proportion.
-    Return None if no cohort size works.
+    For each cohort size n the participation cap is that of a balanced schedule, rounds n / clients rounded up.  `least`
+    is the least cohort for `per_round` clients, and is scaled in proportion to n.  `tries` is the number of tries of
+    the last round.  Return None if no cohort size works.
     """
     for n in sorted(range(1, clients + 1), key=lambda n: (abs(n - per_round), n)):
         cap, fewest = -(-rounds * n // clients), max(1, -(-least * n // per_round))

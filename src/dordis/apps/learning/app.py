@@ -80,7 +80,10 @@ class Server(AppServer):
 
     @property
     def measured(self) -> str:
-        """Return a text about the users of the test data; empty if the test data do not say whose they are."""
+        """Return a text on whose data the metrics are measured: how many users, and whether these are clients.
+
+        The text is empty if the test data do not name their users.
+        """
         return self._measured
 
     @property
@@ -157,7 +160,7 @@ class Server(AppServer):
 
 
 def average_parameters(state: State) -> Floats:
-    """Return the moving average of the parameters from a server's state, or without one the newest parameters."""
+    """Return the moving average of the parameters from a server's state; if it has none, the newest parameters."""
     parameters: Floats = optim.average_without_bias(state, "average") if "average" in state else state["parameters"]
     return parameters
 

@@ -70,7 +70,10 @@ def has_known_layers(module: Any) -> bool:
 
 
 def _is_plain(layer: Any) -> bool:
-    """Tell whether a layer keeps the axis of samples, does not work in place, and pads only by a number of zeros."""
+    """Tell whether a layer keeps axis 0, the samples, does not work in place, and pads with zeros, if at all.
+
+    The width of the padding must be given in numbers, not as 'same' or 'valid'.
+    """
     shaped = getattr(layer, "start_dim", 1) == 1 and getattr(layer, "dim", 1) == 1
     padding = getattr(layer, "padding_mode", "zeros") == "zeros" and not isinstance(getattr(layer, "padding", 0), str)
     return shaped and padding and not getattr(layer, "inplace", False)

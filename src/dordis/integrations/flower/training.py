@@ -79,7 +79,10 @@ class FlowerApp(RecordClient):
 
     @cached_property
     def received_digest(self) -> ModelBytes:
-        """Return the digest of the train message; the invitation in the same message must contain this digest."""
+        """Return the digest of the train message as `ModelBytes`: a round of dordis has this in place of a model.
+
+        The invitation in the same message must contain this digest.
+        """
         return digest_received(self._message, self._context)
 
     def model_vector(self) -> Floats:
@@ -94,7 +97,10 @@ class FlowerApp(RecordClient):
         return AppForm(DTYPES[0], frozenset({len(self.received_digest.array)}), frozenset({len(self.model_vector())}))
 
     def models(self) -> LastModel:
-        """Return a model cache that contains the digest of the train message; empty if the message has no model."""
+        """Return a model cache with the digest of the train message, which dordis treats as the round's model.
+
+        The parameters themselves come in the train message.  The cache is empty if the message has no model.
+        """
         models = LastModel()
         if self._message.content.array_records:
             models.keep(self.received_digest)

@@ -102,7 +102,10 @@ class AssistedClient(SummingClient[AssistedState]):
         checks.check_length(self.input.vector, parameters)
 
     def issued(self, chunk: int) -> IssuedSecrets:
-        """Return the private and the deposited secrets of a chunk; the latter follow from the seeds of all sets."""
+        """Return the private and the deposited secrets of a chunk.
+
+        A deposited secret is joined from its pieces, one from the client's seed for each set of helpers.
+        """
         parameters, seeds = self._parameters, self.state.seeds
         deposited = (
             join_pieces(piece(parameters, chunk, self.me, rank, k, seed) for rank, seed in enumerate(seeds))
@@ -121,9 +124,10 @@ class AssistedClient(SummingClient[AssistedState]):
         return y
 
     def _boxes(self, parameters: AssistedParameters) -> tuple[bytes, list[bytes]]:
-        """Return a fresh public key of the client, and the boxes, in the order of helpers.
+        """Return a fresh public key of the client, and the boxes, in the order of the helpers' ids.
 
-        The box of a helper has the client's seeds for all sets that the helper is in.  Helpers without a key get none.
+        The box of a helper has the client's seeds for all sets that the helper is in.  The list has no entry for a
+        helper without a key.
         """
         keys = {int(h): key.key for h, key in parameters.helpers.items() if key is not None}
         seeds = {h: b"".join(self.state.seeds[rank] for rank in parameters.ranks[ClientId(h)]) for h in keys}

@@ -89,7 +89,10 @@ class ChunkServer(SummingChunk):
         replies: Replies,
         check: Callable[[ClientId, Reply], Parsed],
     ) -> dict[ClientId, Parsed]:
-        """Return, by client, the result of `check` on its reply; senders of refused replies count as liars."""
+        """Return, by client, the result of `check` on its reply.
+
+        Replies that `check` refuses are left out, and their senders are added to the liars of the set-up.
+        """
 
         def checked(u: ClientId, reply: Reply) -> Parsed:
             check_chunk(reply.chunk, self.chunk)
@@ -216,7 +219,10 @@ class ChunkServer(SummingChunk):
         return unmasking.DisclosedShares(tuple(places), parsed, fits.reshape(parsed.shape[:2]))
 
     def _is_right(self, u: ClientId, place: int, secret: bytes) -> bool:
-        """Tell whether client u committed to `secret`, a rebuilt self-mask seed or masking key of u."""
+        """Tell whether client u committed to `secret`: a survivor's rebuilt self-mask seed, a dropout's masking key.
+
+        `place`, the index of the secret, is 0: one secret of each client is rebuilt.
+        """
         if u in self.u3:
             return self._setup.commitments(u, self.chunk)[0] == masking.commitment(
                 self.parameters, self.chunk, u, "self-mask", 0, secret
