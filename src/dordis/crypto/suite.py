@@ -61,7 +61,10 @@ class ShareDecoder(Protocol):
     """A decoder that recovers secrets from their shares at fixed points."""
 
     def combine(self, shares: Shares, /) -> tuple[bytes, ...]:
-        """Return the secrets of shares of shape (points, secrets, limbs); wrong shares may raise `SharingError`."""
+        """Return the secrets of shares of shape (points, secrets, LIMBS); wrong shares may raise `SharingError`.
+
+        LIMBS is the length of a share in an array (`Sharing.LIMBS`).
+        """
 
 
 class Sharing(Protocol):
@@ -131,7 +134,10 @@ class Signature(Protocol):
 
 @dataclass(frozen=True)
 class Suite:
-    """The primitives KA, AE, SS, PG and SIG of the paper: each is a module or object with the functions of its type."""
+    """The primitives KA, AE, SS, PG and SIG of the paper, in this order.
+
+    Each is a module or object with the functions of its type.
+    """
 
     agreement: KeyAgreement
     cipher: Cipher

@@ -223,7 +223,7 @@ def split_requests(requests: Requests) -> Iterator[Requests]:
 
 
 class RayAccumulator(Accumulator):
-    """A sum of uploads: each process computes a partial sum, which is lost if the process dies."""
+    """A sum of uploads, one partial sum per process; if a process dies, its clients are missing from the sum."""
 
     def __init__(self, workers: Workers, sum: Sum) -> None:
         self._workers, self._sum = workers, sum
@@ -293,7 +293,7 @@ def _task(compute: Callable[[Any, int, int], Vector]) -> Any:
 
 
 def sum_masks(what: tuple[Suite, Sequence[Any], Sequence[Any], int], first: int, dim: int) -> Vector:
-    """Return the added masks minus the subtracted masks: `dim` coordinates of this sum, from index `first` on."""
+    """Return `dim` coordinates, from `first` on, of a sum of masks; `what` is (suite, added, subtracted, bits)."""
     suite, added, subtracted, bits = what
     total = np.zeros(dim, np.uint32)
     suite.prg.add_masks(total, added, subtracted, bits, first=first)

@@ -150,7 +150,7 @@ def _add_hats(acc: Vector, flip: Any, cells: Shorts, hats: Shorts, stairs: Vecto
 
 @kernel
 def _node(stairs: Vector, cell: Any) -> Any:
-    """Return H, the number of the node of one cell, from the table of stairs (see `STAIR`)."""
+    """Return the number of a cell's node, the node divided by the width w, from the table of stairs (see `STAIR`)."""
     stair = stairs[cell // np.uint32(STAIR)]
     node = np.uint32(np.int32(stair) >> np.int32(16))
     for step in range(1, np.int64(cell % np.uint32(STAIR)) + 1):
@@ -249,9 +249,10 @@ def _mass_at(pmf: Words, x: Any) -> Wide:
 
 @inline_kernel
 def _overshoot(pmf: Words, node: Any, width: Any) -> Wide:
-    """Return `width` times the largest height of the line between the pmf at two neighbouring nodes above the pmf.
+    """Return `width` times the largest excess over the pmf of the chord between two neighbouring nodes.
 
-    The nodes lie at node * width and (node + 1) * width; the result is 0 if the line rises nowhere above the pmf.
+    The chord is the straight line from the pmf at node * width to the pmf at (node + 1) * width; the result is 0 if the
+    chord is nowhere above the pmf.
     """
     left, right = _mass_at(pmf, node * width), _mass_at(pmf, (node + 1) * width)
     worst = (np.uint64(0), np.uint64(0))
@@ -288,7 +289,7 @@ def _count(counts: npt.NDArray[np.uint32], node: Any) -> Any:
 
 @kernel
 def subtract_cells(pmf: Words, counts: npt.NDArray[np.uint32], log_width: int) -> Words:
-    """Return the residual, the pmf minus the mass of all hats, at x = 0 .. X; an empty array if a mass is negative."""
+    """Return the residual at x = 0 .. X, for nodes 2^`log_width` apart; an empty array if it is negative anywhere."""
     width = 1 << log_width
     masses = np.empty_like(pmf)
     for x in range(len(pmf)):

@@ -125,7 +125,7 @@ class Account:
         return following
 
     def lineage(self) -> "Iterator[Account]":
-        """Return this account and those of its predecessors, the latest first."""
+        """Yield this account, then the accounts of the runs that this run continues, from the latest to the first."""
         account: Account | None = self
         while account is not None:
             yield account
@@ -168,15 +168,15 @@ class Account:
             raise InputError("the cost of a round is a number above 0")
 
     def count(self, index: int, charge: OwnerCharge) -> None:
-        """Store the cost that owners of some clients are about to count for a round."""
+        """Store the cost that the owners of `charge.clients` may count for a round; the ledger's charge comes later."""
         self.check_countable(index, charge)
         self._counted.setdefault(index, (charge, set()))[1].update(charge.clients)
         self.refused = None
 
     def check_reservable(self, charge: Charge) -> None:
-        """Raise InputError if a charge is invalid, or if its round is charged already.
+        """Raise InputError if a charge is invalid, or its round is charged already or no planned event (`check_event`).
 
-        The charge must include every client whose owner may have counted the round.
+        Raise it too if the charge leaves out a client whose owner may have counted the round (`count`).
         """
         check_charge(charge)
         _, counted = self._counted.get(charge.index, (None, set[int]()))
@@ -350,7 +350,7 @@ class Account:
         return frozenset(item for item in self._spent.get(payer, {}).items() if item[1])
 
     def _with_runs(self, own: PaidCosts, more: Iterable[ReleaseCost]) -> PaidCosts:
-        """Return the costs `own` of a client, with `more` and the costs of whole runs over the same data added."""
+        """Return a client's `own` costs, plus `more` and the costs of all runs charged to this ledger as a whole."""
         added = Counter([*more, *(charge.cost for charge in self.runs.values())])
         return frozenset((Counter(dict(own)) + added).items()) if added else own
 

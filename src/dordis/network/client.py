@@ -330,7 +330,7 @@ def check_body_expected(kind: type[Message], body: BodyInfo | None) -> None:
 
 
 def describe_farewell(farewell: Shutdown | None) -> str:
-    """Return one line: why the connection ended, and how this client continues."""
+    """Return one line: why the connection ended (None: it broke without a farewell), and how this client continues."""
     if farewell is None:
         return "the connection to the server broke: reconnecting"
     if farewell.run_over:

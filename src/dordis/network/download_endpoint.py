@@ -235,7 +235,7 @@ class SpooledUploads:
             del self._uploads[client]
 
     def close_forgotten(self, client: ClientId, upload: SpooledUpload) -> None:
-        """Close the file of an interrupted upload that was dropped while it was received."""
+        """Close the file of an upload that broke off, if `drop` left it open because it was still being received."""
         if upload.received < upload.size and self._uploads.get(client) is not upload:
             upload.close()
 
@@ -271,7 +271,7 @@ class ReceiptEndpoint:
         return web.Response(body=data, content_type="application/json")
 
     async def encode(self, client: int, request: web.Request) -> bytes:
-        """Return the history as JSON, for the indices `after` and `known` in the query of a request."""
+        """Return the `history` as JSON; a request's query has its arguments `after` and `known` (-1 if absent)."""
         try:
             after, known = (int(request.query.get(name, "-1")) for name in ("after", "known"))
         except ValueError:
@@ -300,7 +300,7 @@ class ReceiptEndpoint:
         ]
 
     def _directory_time(self) -> int:
-        """Return the time of the directory's last change; -1 if there is no directory."""
+        """Return the time of the directory's last change, in nanoseconds since 1970; -1 if there is no directory."""
         try:
             return -1 if self._directory is None else self._directory.stat().st_mtime_ns
         except FileNotFoundError:

@@ -179,7 +179,7 @@ class _Conductor:
         self.spans: list[Span] = []
 
     async def perform(self, chunk: int, s: int, stage: Stage) -> None:
-        """Run the steps of a stage, one after the other."""
+        """Run the steps of stage `s` of a chunk, one after the other; `chunk` is SETUP for a stage of the set-up."""
         for step in stage.steps:
             start = self._clock() - self._began
             await self._run(step)

@@ -90,7 +90,7 @@ class PerformanceModel(msgspec.Struct, frozen=True):
 
     @property
     def error(self) -> float:
-        """Return the largest `error` among the fits of the set-up and of the stages."""
+        """Return the largest mean relative deviation (`error`) among the fits of the set-up and of the stages."""
         return max([self.setup.error, *(stage.error for stage in self.stages)])
 
 

@@ -116,7 +116,8 @@ def fraction_below(bits: FurtherSum | None) -> float | None:
 def next_bound(bound: float, below: float, quantile: Quantile) -> float:
     """Return the clip bound of the next round: C exp(-eta (b - gamma)), limited to `least` .. `most` of the rule.
 
-    C is `bound`, b is `below`, eta is the rate of the rule and gamma its target quantile.
+    C is `bound`.  b is `below`, the noisy fraction of survivors whose norm is at most C.  eta is the rate of the rule
+    `quantile`, and gamma is its target.
 
     >>> next_bound(1.0, below=0.9, quantile=Quantile(target=0.5)) < 1 < next_bound(1.0, 0.1, Quantile(target=0.5))
     True

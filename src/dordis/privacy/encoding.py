@@ -272,7 +272,7 @@ def quantise(total: Vector, grid: Grid) -> bytes:
 def dequantise(data: Packed, count: int, grid: Grid) -> Floats:
     """Return the `count` coordinates of a quantised sum in integer units, still rotated and dealt to blocks.
 
-    Raise InputError if the data have the wrong length or a scale is impossible.
+    Raise InputError if the data have the wrong length, or if the scale of a block is no number or out of range.
     """
     if len(data) != delivered_size(count, grid.block):
         raise InputError(

@@ -32,9 +32,9 @@ _HALF = Fraction(1, 2)
 class Plan:
     """The plan for a setting: the bits, scale and noise of its rounds, and the `epsilon` that is proved for this noise.
 
-    `variance` is sigma*^2, the variance of the central noise, a multiple of 2^-20 in integer units.  `further` are the
-    releases of every round in addition to the update.  `records` is the encoding of sampled records if records are the
-    unit of privacy.
+    `variance` is sigma*^2, the variance of the *central noise*, from which epsilon is computed: a multiple of 2^-20 in
+    integer units.  `further` are the releases of every round in addition to the update.  `records` is the encoding of
+    sampled records if records are the unit of privacy.
     """
 
     setting: Setting
@@ -88,7 +88,7 @@ class Plan:
     def times_trusted(self) -> float | None:
         """Return how many times larger the noise on a sum is than that of a trusted server with the same epsilon.
 
-        Standard deviations are compared, without dropouts.  The result is None if `trusted_multiplier` is None.
+        Standard deviations are compared, without dropouts.  The result is None if `epsilon` is 0 or infinite.
         """
         if self.trusted_multiplier is None:
             return None
@@ -199,9 +199,10 @@ def _record_plan(setting: Setting, sampled: RecordSampling, allowance: float) ->
 
 
 def record_scale(setting: Setting, sampled: RecordSampling, variance: Callable[[float], float]) -> float:
-    """Return s c, the scale times the clip bound, at which a sum of records and its noise fit 32 bits.
+    """Return the largest s c, scale times clip bound, at which a sum of records and its noise fit 32 bits.
 
-    `variance` returns the noise variance in integer units at a given s c.  Raise InputError if no s c fits.
+    Only the values of `_halved_scales` are tried.  `variance` returns the noise variance in integer units at a given
+    s c.  Raise InputError if none of these values fits.
     """
     for scaled_clip in _halved_scales(setting):
         least = _record_bits(setting, sampled, scaled_clip, variance(scaled_clip))

@@ -24,9 +24,10 @@ from dordis.protocols.parameters import Parameters
 class RoundCost(NamedTuple):
     """The cost of a round: its theta^2, which is infinite if no guarantee is proved, and two parts of delta.
 
-    `distance` and `failure` are subtracted from the budget's delta.  `distance` bounds the total variation distance
-    between the noise that is drawn and the noise that is analysed.  `failure` bounds the probability that the graph of
-    the round does not keep inputs secret, or that more than T_C colluders are selected at random.
+    theta is the parameter of Gaussian differential privacy (`dordis.privacy.gdp`); the theta^2 of several rounds
+    are added.  `distance` and `failure` are subtracted from the budget's delta.  `distance` bounds the total variation
+    distance between the noise that is drawn and the noise that is analysed.  `failure` bounds the probability that the
+    graph of the round does not keep inputs secret, or that more than T_C colluders are selected at random.
     """
 
     theta_squared: float
@@ -37,7 +38,7 @@ class RoundCost(NamedTuple):
     of events (tries of a round, each with its own sample of records); else None."""
 
     def plus(self, other: "RoundCost") -> "RoundCost":
-        """Return the cost of this round and of `other` together; neither may have `sampled` records."""
+        """Return the cost of this round and of `other` together; `sampled` must be None in both."""
         costs = (self.theta_squared, other.theta_squared)
         both = math.inf if math.inf in costs else gdp.compose_costs(costs)
         return RoundCost(both, self.distance + other.distance, self.failure + other.failure)
@@ -99,7 +100,7 @@ def noise_ratios(parameters: Parameters) -> list[Fraction]:
 
 
 def least_variance(parameters: Parameters, chunks: Sequence[int]) -> Fraction:
-    """Return the least noise variance in `chunks` that counts: `protocol_variance` plus `mechanism_variance`."""
+    """Return the least noise variance that counts for privacy: `protocol_variance` plus `mechanism_variance`."""
     return protocol_variance(parameters, chunks) + mechanism_variance(parameters)
 
 

@@ -72,8 +72,9 @@ def signal_bound(law: SumLaw, tests: int = 1) -> float:
     """Return B, a bound on the norm of the sum of honest encoded updates, without noise.
 
     The norm exceeds B with a probability of at most exp(-`ROUNDING_EXPONENT`) / `tests`, where `tests` is the number of
-    tests in the round.  Rounding errors of different clients are independent.  So the bound E on the norm of their sum
-    may be far less than the sum of the largest norms of single errors (docs/proofs/impossible_sums.md).
+    tests in the round.  For n survivors B is n Delta2 or, if this is less, n times `scaled_clip` plus E.  E is a bound
+    on the norm of the sum of all rounding errors; since these are independent, E may be far less than the sum of the
+    largest norms of single errors (docs/proofs/impossible_sums.md).
     """
     n, k = law.survivors, law.length
     certain = n * law.longest
@@ -109,7 +110,10 @@ def further_threshold(survivors: int, release: FurtherRelease, variance: float, 
 
 
 def is_vacuous(tau: float, length: int, bits: int) -> bool:
-    """Tell whether `length` uniformly random numbers of `bits` bits have an expected squared norm below 1.5 `tau`."""
+    """Tell whether `length` uniformly random numbers of `bits` bits have an expected squared norm below 1.5 `tau`.
+
+    `tau` is the bound on the squared norm of a sum of such length (`threshold`).
+    """
     return length * 4.0**bits / 12 < MARGIN * tau
 
 
@@ -123,7 +127,10 @@ def plan_law(plan: Plan) -> SumLaw:
 
 
 def plan_margin(plan: Plan) -> float:
-    """Return the expected squared norm of a block of uniformly random numbers, divided by tau of a planned block."""
+    """Return the expected squared norm of a block of uniformly random numbers, divided by tau of a planned block.
+
+    If this ratio is below `MARGIN`, such random numbers may pass the check.
+    """
     law, blocks = plan_law(plan), plan.setting.padded // plan.setting.block
     return law.length * 4.0**plan.bits / 12 / threshold(law, blocks + (blocks > 1) + len(plan.further))
 

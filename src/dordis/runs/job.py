@@ -81,7 +81,7 @@ def selection_kind(config: RunConfig) -> str:
 
 
 def closing_of(config: RunConfig) -> Closing:
-    """Return the rule that says when rounds without a list of clients close: `federation.closing`, or the defaults."""
+    """Return the rule by which assisted rounds close: `federation.closing`, or the default rule if it is not set."""
     return config.federation.closing or Closing()
 
 

@@ -17,7 +17,9 @@ BALANCED, UNIFORM, VRF, OPEN = "balanced", "uniform", "vrf", "open"
 def round_colluders(selection: str, has_beacon: bool, clients: int, per_round: int, colluders: int, mode: str) -> int:
     """Return T_C, the largest number of colluders in a round, for a registry with `colluders` colluders.
 
-    If no public randomness draws the clients, the server could select all colluders together: T_C is `colluders`.
+    `clients` is the number of clients in the registry, `per_round` the number (with VRF selection the expected number)
+    of scheduled clients of a round.  If public randomness draws them, more than T_C colluders are drawn with negligible
+    chance.  Otherwise the server could select all colluders together: T_C is `colluders`.
     """
     if selection == VRF:
         return vrf_quantile(clients, per_round, colluders, mode)

@@ -163,7 +163,7 @@ def _chernoff(measured: Sequence[VarianceSample], side: int) -> float:
 
 
 def _minimum(derivative: Callable[[float], float]) -> float:
-    """Return about the x >= 0 at which a convex function is smallest, from its derivative, by bisection.
+    """Return approximately the x >= 0 at which a convex function is smallest, from its derivative, by bisection.
 
     The error of bisection does no harm: Chernoff's bound holds for every x.
     """

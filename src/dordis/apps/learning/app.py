@@ -166,7 +166,7 @@ def average_parameters(state: State) -> Floats:
 
 
 def weighted_mean(aggregate: Aggregate, weights: SampleWeights | None) -> Floats:
-    """Return the mean update of a round; with `weights`, multiplied by their `correction`."""
+    """Return the mean update of a round; with `weights`, multiply the mean by `SampleWeights.correction`."""
     return aggregate.mean if weights is None else aggregate.mean * weights.correction
 
 

@@ -49,7 +49,7 @@ class Columns:
         return len(self.cells[self.names[0]]) if self.names else 0
 
     def texts(self, name: str, listed: Collection[str] = ()) -> Texts:
-        """Return the cells of a column as texts, with None for empty cells; no text in `listed` counts as empty."""
+        """Return a column's cells as texts, None if empty; a word such as "none" is not empty if it is in `listed`."""
         cells, words = self.cells[name], self.gap_words.get(name)
         if words is None or not GAPS.intersection(text.lower() for text in listed):
             return cells

@@ -99,7 +99,7 @@ class Server(AppServer):
 
     @property
     def model_lengths(self) -> tuple[int, ...]:
-        """Return the lengths of the public model: 0 in the first pass, one number for each word in the second."""
+        """Return the length of the public model in each pass: 0 in the first, the number of words in the second."""
         return 0, self._corpus.symbols.size
 
     @property

@@ -159,7 +159,10 @@ def log_status(status: "ClientStatus") -> None:
 
 
 def print_check(found: "ClientCheck", agreed: float | None, status: "ClientStatus", *, as_json: bool) -> None:
-    """Print what was found in the data, whether `agreed` seconds suffice for training, and earlier failed trainings."""
+    """Print what was found in the data, whether the train seconds suffice, and earlier failed trainings.
+
+    `agreed` is `deployment.train_seconds`, or None if it is not set.
+    """
     if as_json:
         import msgspec
 

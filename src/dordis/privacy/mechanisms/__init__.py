@@ -71,7 +71,7 @@ class Mechanism(msgspec.Struct, frozen=True):
     """Encodes updates as vectors over the ring, decodes their sums, and states the release that the ledger charges.
 
     `clip` is c, the largest norm of an update in real units.  `sensitivity` is Delta2^2, the largest squared norm of an
-    encoded update in integer units.  A value of 0 means that the mechanism has no such bound.  With records as the unit
+    encoded update in integer units.  Either is 0 if the mechanism does not bound this norm.  With records as the unit
     of privacy, `clip` bounds the gradient of a record, and `sensitivity` the change of the sum by a record.
     """
 
@@ -161,7 +161,10 @@ class Mechanism(msgspec.Struct, frozen=True):
         return encoding.clip_factor(encoding.check_update(update, self.grid), self.clip or math.inf)
 
     def add_server_noise(self, mean: Floats, count: int = 1) -> None:
-        """Add the server's noise to the mean over `count` clients, in place, in real units; by default add none."""
+        """Add the server's noise on the sum, divided by `count`, to the mean over `count` clients, in place.
+
+        All numbers are in real units.  By default add none.
+        """
 
     def decode(self, total: Vector, count: int, public_seed: bytes) -> Floats:
         """Return the mean of `count` clients' updates in real units, from the sum of their inputs."""
@@ -172,7 +175,7 @@ class Mechanism(msgspec.Struct, frozen=True):
         return decoded
 
     def release(self, variance: Fraction) -> Event:
-        """Return the event that the ledger charges for a sum under noise of `variance` in integer units."""
+        """Return the charged release (an `accounting.Event`): a sum under noise of `variance`, in integer units."""
         bound = Sensitivity(self.sensitivity, self.grid.padded)
         return SkellamSum(bound.squared, bound.l1, float(variance))
 

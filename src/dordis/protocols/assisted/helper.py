@@ -320,7 +320,9 @@ class AssistedHelper:
     # Sums
 
     def reveal(self, request: Reveal) -> Revealed:
-        """Return, for each requested set, its sum of masks over U3 and its pieces of noise seeds, whole or as a digest.
+        """Return the value of each requested set of helpers, in whole or as a digest, as `request.sets` says.
+
+        The value is the sum of the masks that the clients in U3 added for the set, and their pieces of noise seeds.
 
         Raise if this helper agreed on another U3 in this round.  In the malicious mode raise also unless this helper
         and a quorum of helpers have signed this U3.
@@ -347,7 +349,7 @@ class AssistedHelper:
         return Revealed(digests, pieces, b"".join(wholes))
 
     def _value(self, held: HelperRound, rank: int, survivors: tuple[ClientId, ...]) -> tuple[bytes, bytes]:
-        """Return the packed sum of the survivors' masks for a set, and the set's pieces of the released noise seeds."""
+        """Return, for the set `rank`, the packed sum of survivors' masks and the pieces of the released noise seeds."""
         parameters, seeds = held.parameters, {u: held.opened[u].seeds[rank] for u in survivors}
         masks = sum_masks(self._suite, parameters, rank, seeds, self._threads)
         due = due_pieces(parameters, survivors)
@@ -363,7 +365,7 @@ def erase_expired_keys(store: HelperStore, now: float) -> bool:
 
 
 def _epoch(run: bytes, epoch: int | None = None) -> str:
-    """Return the name under which the store has an epoch's private key; without `epoch`, the prefix of these names."""
+    """Return the name of the stored private key for round index `epoch`; without `epoch`, the prefix of these names."""
     return f"epoch/{run.hex()}/{'' if epoch is None else epoch}"
 
 

@@ -154,13 +154,13 @@ class Reveal(Message, frozen=True):
 
 
 def mask_stream(suite: Suite, parameters: Parameters, client: ClientId, rank: int, seed: bytes) -> Any:
-    """Return the keystream of the mask that a client adds to its whole vector, from the client's `seed` for a set."""
+    """Return the keystream of the mask that a client adds to its whole vector, from its `seed` for the set `rank`."""
     label = kdf.label("assisted-mask", parameters.round, 0, client, rank)
     return suite.prg.Stream.from_bytes(kdf.derive(seed, label, parameters.digest, suite.prg.STREAM_BYTES))
 
 
 def piece(parameters: Parameters, chunk: int, client: ClientId, rank: int, component: int, seed: bytes) -> bytes:
-    """Return one piece of the noise seed of a client's removable component, from the client's `seed` for a set."""
+    """Return one piece of the seed of a client's removable noise component, from its `seed` for the set `rank`."""
     label = kdf.label("assisted-piece", parameters.round, chunk, client, rank) + b"/%d" % component
     return kdf.derive(seed, label, parameters.digest, SECRET_BYTES)
 

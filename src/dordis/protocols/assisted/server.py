@@ -253,7 +253,7 @@ class AssistedSetup(SummingSetup):
             check_confirmed(voices)
 
     def unmask(self) -> Flow | None:
-        """Subtract the mask sums from the sum; from the pieces compute the seeds of the noise that is to be removed."""
+        """Subtract every set's sum of masks from the sum; store the seeds of due noise, each joined from its pieces."""
         parameters, due = self.parameters, due_pieces(self.parameters, self.u3)
         values = [voices.value for voices in self.sets]
         pieces = [value.pieces for value in values if value is not None]
