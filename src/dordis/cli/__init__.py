@@ -84,7 +84,10 @@ def _unescape(text: str) -> str:
 
 
 def build_group(package: ModuleType, sections: Sections | None = None) -> typer.Typer:
-    """Return a typer group of a package's commands; each module has one command, several, or a group of commands."""
+    """Return a typer group of a package's commands; each module has one command, several, or a group of commands.
+
+    `sections` says in which sections the help lists the commands; commands in no section are listed last.
+    """
     group = _new_group(package.__doc__, sections=sections or {})
     for found in iter_modules(package.__path__):
         module = import_module(f"{package.__name__}.{found.name}")
@@ -188,7 +191,7 @@ def _abandon_output() -> None:
 
 
 def _refuse(reason: str, code: int = REFUSED) -> int:
-    """Print `reason` as one line, and the TOML with which it may end unchanged on further lines; return `code`."""
+    """Print `reason` on one line; TOML at its end is printed unchanged, on further lines.  Return `code`."""
     said, section, paste = reason.partition("\n[")
     typer.echo("dordis: " + " ".join(said.split()), err=True)
     if section:

@@ -55,7 +55,10 @@ def prove(private: bytes, alpha: bytes) -> bytes:
 
 
 def verify(public: bytes, alpha: bytes, proof: bytes) -> bytes:
-    """Return the 64-byte output beta of a proof (5.3); raise InvalidProof if it does not verify, or InvalidKey."""
+    """Return the 64-byte output beta of a proof (5.3), after verifying the proof.
+
+    Raise InvalidKey if the public key is invalid (`validate_key`), InvalidProof if the proof does not verify.
+    """
     validate_key(public)
     gamma, c, s = _decode_proof(proof)
     H = _encode_to_curve(public, alpha)

@@ -151,7 +151,7 @@ class Workers:
         return getattr(self._handles[place], name).remote(*arguments)
 
     def result(self, place: int, reference: Any) -> Any:
-        """Return the result of a call, or None if the process is lost; if the call raised a DordisError, raise it."""
+        """Return the result of a call in process `place`, None if this is lost; raise a DordisError that the call raised."""
         try:
             return ray.get(reference)
         except GONE:
@@ -301,7 +301,7 @@ def sum_masks(what: tuple[Suite, Sequence[Any], Sequence[Any], int], first: int,
 
 
 def negate_noise(what: tuple[Released, AddNoise], first: int, dim: int) -> Vector:
-    """Return the negated sum of the noise of released seeds: `dim` coordinates of it, from index `first` on."""
+    """Return the negated sum of the noise of released seeds, from index `first` on; `what` has seeds and generator."""
     released, add = what
     total = np.zeros(dim, np.uint32)
     for seed, variance in released:

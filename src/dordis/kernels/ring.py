@@ -194,7 +194,10 @@ def _output(out: npt.NDArray[Any] | None, size: int, dtype: type[np.generic]) ->
 
 
 def _whole_groups(count: int, bits: int) -> int:
-    """Return the number of groups of eight elements that 64-bit accesses can move: these reach 7 bytes past a group."""
+    """Return how many groups of eight elements can be moved by 64-bit accesses within the packed bytes.
+
+    The number is a safe one: it allows for accesses that reach 7 bytes past the last group.
+    """
     return min(count // 8, max(0, packed_size(count, bits) - 7) // bits)
 
 
@@ -264,7 +267,10 @@ def _pack_singles(values: npt.NDArray[np.uint32], bits: int, out: npt.NDArray[np
 
 @kernel
 def _pack_bytes(values: npt.NDArray[np.uint32], bits: int, out: npt.NDArray[np.uint8]) -> int:
-    """Pack elements byte by byte, with zero bits as padding; return the bitwise OR of all elements."""
+    """Pack elements byte by byte, with zero bits as padding; return the bitwise OR of all elements.
+
+    The caller sees from the OR whether an element has more than `bits` bits.
+    """
     seen = np.uint32(0)
     carry = np.uint64(0)
     held = 0

@@ -91,7 +91,7 @@ def add_hats(
 
 @intrinsic
 def count_below(typing_context: Any, rows: Any, row: Any, key: Any) -> Any:
-    """Return how many of the last 14 of the 16 numbers in row `row` are below `key`; 255 if one of the 14 is equal."""
+    """Return how many of the last 14 of the 16 numbers in row `row` are below `key`; 255 if any equals `key`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         (table,) = _pointers(context, builder, signature, arguments, 1)
@@ -131,9 +131,10 @@ def _shorts(builder: Any, base: Any, at: Any) -> Any:
 
 
 def _nodes(builder: Any, table: Any, cells: Any) -> Any:
-    """Return the node numbers of 16 cells.
+    """Return the node numbers of 16 cells, from the `table` of stairs (`STAIR`).
 
-    A cell's node number is that of its stair's first cell plus the number of set bits up to the cell's own bit.
+    The number of a cell's node is the upper half of its stair plus the number of ones among bits 0 to i of the lower
+    half, where i is the cell's index in the stair.
     """
     words, flags = ir.VectorType(_WORD, LANES), ir.VectorType(_BIT, LANES)
     tables = _spread(builder, table, table.type)

@@ -341,7 +341,7 @@ class Account:
         return Counter(dict(self._paid(client, more)))
 
     def _paid(self, client: int, more: Charge | None = None) -> PaidCosts:
-        """Return what `costs` returns, as a hashable value, so that equal costs of many clients are composed once."""
+        """Return the same costs as `costs`, but hashable, so that equal costs of many clients are composed once."""
         return self._with_runs(self._own_costs(client), more.reserved_costs if more else ())
 
     def _own_costs(self, client: int) -> PaidCosts:
@@ -382,7 +382,7 @@ class Account:
             raise BudgetExceeded(worst, epsilon, self.budget.epsilon)
 
     def is_beyond_budget(self, charge: Charge) -> bool:
-        """Tell whether a round exceeds the budget by its cost alone: its `failure` is not subtracted from delta."""
+        """Tell whether a round would exceed the budget even if its own `failure` were not subtracted from delta."""
         if self.budget.records is not None:
             return False
         left = self.budget.delta - float(self.failure())

@@ -215,7 +215,7 @@ class SpooledUploads:
         return self._uploads.get(client)
 
     def begin(self, client: ClientId, size: int) -> SpooledUpload:
-        """Return a new upload that replaces the client's earlier one; drop the oldest interrupted uploads if needed."""
+        """Return a new upload that replaces the client's earlier one; drop the oldest interrupted ones if too many."""
         self.drop(client)
         idle = [u for u, upload in self._uploads.items() if not upload.is_receiving]
         for u in idle[: max(0, len(idle) - self._most + 1)]:

@@ -95,7 +95,7 @@ class OwnerBudget(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=1 << 10)
 def _largest_theta_squared(epsilon: float, delta: float, exponent: int | None) -> float:
-    """Return the largest theta^2 in a budget, for noise at most 2^`exponent` from its exact law in total variation."""
+    """Return the largest theta^2 in a budget; noise is within 2^`exponent` (None: 0) of its law in total variation."""
     distance = 0.0 if exponent is None else 2.0**exponent
     provable = math.log(delta / (4 * distance)) if distance else math.inf  # the planner uses the same bound
     if provable <= 0:
@@ -135,7 +135,7 @@ class ParticipationTally:
         self._indices = self._indices_with({attendance: counted.cost})
 
     def spent(self, more: Costs) -> RoundCost:
-        """Return the cost of all rounds, counted or in `more`; those with sampled records add to `failure` only."""
+        """Return the cost of all rounds, counted or in `more`; of rounds with sampled records only the `failure`."""
         fresh = {attendance: cost for attendance, cost in more.items() if attendance not in self.rounds}
         failure = math.fsum(indices * likeliest for indices, likeliest in self._indices_with(fresh).values())
         by_client = [cost for cost in fresh.values() if cost.sampled is None]

@@ -63,7 +63,7 @@ def describe_prospects(plan: Plan) -> str:
 
 
 def describe_needs(plan: Plan, ratio: float) -> str:
-    """Return a sentence on how many clients, or how small a model, a run with this signal-to-noise ratio needs."""
+    """Return a sentence: with how many clients, or how small a model, the whole run would have the ratio `ratio`."""
     smaller = parameters_for_ratio(plan, ratio)
     model = f", or a model of about {smaller:,} parameters instead of {plan.setting.dim:,}" if smaller else ""
     return f"A ratio of {ratio:g} takes about {clients_for_ratio(plan, ratio):,} clients{model}, or a larger epsilon."

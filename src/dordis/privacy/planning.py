@@ -259,7 +259,10 @@ def _least_noise(
 def _plan_further(
     setting: Setting, bits: int, multiplier: Callable[[FurtherValue], float], summed: int | None = None
 ) -> tuple[PlannedRelease, ...]:
-    """Return the plans of all further releases; a sum has `summed` values, by default one for each client."""
+    """Return the plans of all further releases, each with the noise multiplier that `multiplier` returns for it.
+
+    A sum has `summed` values, by default one for each client.
+    """
     count = setting.clients if summed is None else summed
     return tuple(
         plan_release(value, multiplier(value), count, bits, setting.headroom, setting.kappa)

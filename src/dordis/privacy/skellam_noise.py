@@ -341,7 +341,7 @@ class _Source:
 
 
 class _Escapes:
-    """Buffers for the samples of one step whose cells escape; these samples are drawn by inversion of the residual."""
+    """Buffers for escapes, at most `room` at a time: samples whose cells escape, drawn by inversion of the residual."""
 
     def __init__(self, stream: prg.Stream, room: int) -> None:
         # A block cipher over explicit counters, because escapes of several pages need several parts of a keystream.

@@ -144,7 +144,8 @@ def agree_on(
 ) -> CohortParameters:
     """Return checked parameters of a round in which `clients` are U; `common` are further arguments of `common_part`.
 
-    The default quorum is `threshold`; the default tolerance is that of `xnoise_components.default_tolerance`.
+    The default quorum is `threshold`; the default tolerance is that of `xnoise_components.default_tolerance`.  The
+    graph has the degree `degree`; with 0 all clients are neighbours.
     """
     n = len(clients)
     T = default_tolerance(n, threshold, sparse=bool(degree)) if tolerance is None else tolerance

@@ -91,7 +91,7 @@ class ChunkSum:
 
 
 class SumInput(Protocol):
-    """A client's input to the sum; the input to a chunk may depend on the client's secrets for this chunk."""
+    """A client's input to the sum; `chunk` may add noise, drawn from the client's secrets for this chunk."""
 
     @property
     def vector(self) -> Vector:

@@ -221,7 +221,7 @@ class RunRecords:
         write_checkpoint(self.path / MODEL, {}, state)
 
     def finish(self, record: RoundRecord, metrics: RoundMetrics, state: State) -> None:
-        """Record a finished round durably: first the checkpoint, then a line in each of two other files."""
+        """Record a finished round durably: first the checkpoint, then lines in rounds.jsonl and metrics.jsonl."""
         lines = {ROUNDS: _encode_line(record), METRICS: _encode_line(metrics)}
         write_checkpoint(self.path / MODEL, lines, state)
         for name, line in lines.items():
@@ -269,7 +269,7 @@ class Evictions:
         return tuple(u for line in self.lines if line.index == index and not line.run for u in line.clients)
 
     def add(self, index: int, clients: Collection[ClientId], reason: str, run: str = "") -> tuple[ClientId, ...]:
-        """Evict clients after the round `index`, on disk if there is a file; return those not evicted before."""
+        """Evict clients after round `index`, on disk if there is a file; return the new ones (`run`: see `Eviction`)."""
         fresh = tuple(sorted(set(clients) - self.clients))
         if fresh:
             line = Eviction(index, fresh, reason, run)
@@ -330,12 +330,12 @@ def is_reserved_metric(metric: str) -> bool:
 
 
 def write_checkpoint(path: Path, lines: Mapping[str, bytes], state: State) -> None:
-    """Replace the checkpoint durably by the application's state after a round, and the lines about this round."""
+    """Replace the checkpoint durably by the application's state after a round, and the round's lines by file name."""
     write_atomically(path, encode_checkpoint(lines, state))
 
 
 def encode_checkpoint(lines: Mapping[str, bytes], state: State) -> bytes:
-    """Return the content of a checkpoint's file, from the lines about a round and the application's state after it."""
+    """Return the content of a checkpoint's file: a round's `Lines`, and the application's state after the round."""
     taken = sorted({_LINES, "file", "allow_pickle"} & state.keys())  # parameters of np.savez
     if taken:
         raise InputError(f"an application's state has no entry named '{taken[0]}': choose another name")

@@ -102,7 +102,10 @@ def threshold(law: SumLaw, tests: int = 1) -> float:
 
 
 def further_threshold(survivors: int, release: FurtherRelease, variance: float, tests: int = 1) -> float:
-    """Return tau, the bound on the squared norm of the sum of a further release, such as the clipping bit."""
+    """Return tau, a bound like that of `threshold`, for the sum of a further release, such as the clipping bit.
+
+    `variance` is the variance of the noise in this sum, in integer units; `tests` is the number of tests in the round.
+    """
     most = release.scale * release.bound
     if release.length > 1:
         return threshold(SumLaw(survivors, release.length, variance, most), tests)
@@ -245,7 +248,7 @@ def _noise_norm(variance: float, length: int, exponent: float) -> float:
 
 
 def _log_law(variance: float, most: int) -> scaling.Floats:
-    """Return ln P(|Z| = z) for z = 0..most, by Miller's recurrence for Bessel functions; Z is Skellam of variance V."""
+    """Return ln P(|Z| = z) for z = 0..most, by Miller's recurrence for Bessel functions; Z is Skellam(`variance`)."""
     ratio, logs = 0.0, np.zeros(most + 1)
     for z in range(most + 40, 0, -1):
         ratio = 1 / (2 * z / variance + ratio)

@@ -60,7 +60,10 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_parameters(cls, parameters: Parameters, kind: type[Mechanism] | None = None) -> "Terms":
-        """Return the strictest terms that these parameters keep."""
+        """Return the strictest terms that these parameters keep.
+
+        `kind` is the class of the mechanism if a third party wrote it, else None.
+        """
         return parameters.once(("terms", kind), lambda: cls._read(parameters, kind))
 
     @classmethod
@@ -138,7 +141,7 @@ class Invite(Message, frozen=True):
 
 
 class SumUsed(Message, frozen=True):
-    """The reply of a client that has applied a missed sum; `model` is the digest of the result, empty without one."""
+    """The reply to a missed sum: `model` is the digest of the model after this sum; empty if it cannot be computed."""
 
     model: bytes
 
@@ -195,7 +198,10 @@ def check_invite(invite: Invite) -> None:
 
 
 def check_form(invite: Invite, form: AppForm | None) -> None:
-    """Raise ParametersRefused unless number type and lengths in the invitation fit the application installed here."""
+    """Raise ParametersRefused unless number type and lengths in the invitation fit `form`, the installed application's.
+
+    With None every invitation passes.
+    """
     if form is None:
         return
     count, rest = divmod(invite.model_bytes, np.dtype(invite.dtype).itemsize)
@@ -269,7 +275,10 @@ def check_same_round(invite: Invite, parameters: Parameters) -> None:
 
 
 def check_fits(invite: Invite, parameters: Parameters, kind: type[Mechanism] | None = None) -> None:
-    """Raise ParametersRefused unless the parameters have the round and model of the invitation and keep its terms."""
+    """Raise ParametersRefused unless the parameters have the round and model of the invitation and keep its terms.
+
+    `kind` is the class of a third party's mechanism, None for a mechanism of dordis.
+    """
     check_same_round(invite, parameters)
     check_same_model(invite, parameters)
     check_terms_kept(invite.terms, Terms.from_parameters(parameters, kind))

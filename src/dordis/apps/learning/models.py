@@ -52,7 +52,7 @@ class Model(ABC):
         """Return the gradient of the mean loss on samples; `offset` is added to the class scores of each input."""
 
     def slope(self, x: Floats, y: Labels, offset: Floats) -> Slope:
-        """Return the gradient of the mean loss on these samples, as a function of the parameters."""
+        """Return the gradient of the mean loss on these samples (see `gradient`), as a function of the parameters."""
         return partial(self.gradient, x=x, y=y, offset=offset)
 
     @abstractmethod
@@ -92,11 +92,14 @@ class Softmax(Model):
         return (self.features + 1) * self.classes
 
     def gradient(self, parameters: Floats, x: Floats, y: Labels, offset: Floats) -> Floats:
-        """Return x^T r and the sum of the rows of r, where r are the `residuals` of the n samples."""
+        """Return the gradient of the mean cross entropy: x^T r and the sum of the rows of r.
+
+        r are the `residuals` of the scores of the samples, after `offset` was added to the scores.
+        """
         return self.slope(x, y, offset)(parameters)
 
     def slope(self, x: Floats, y: Labels, offset: Floats) -> Slope:
-        """Return the gradient of the mean loss on these samples, as a fast function of the parameters."""
+        """Return `gradient` for these samples, as a function of the parameters that is fast in repeated calls."""
         inputs = np.ones((y.size, self.features + 1))
         inputs[:, :-1] = x
         back = inputs.T / y.size

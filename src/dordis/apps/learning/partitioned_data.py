@@ -266,7 +266,7 @@ class Natural(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
 
 
 class Merge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="merge"):
-    """Each client has the data of `keys` keys (3 writers in the paper); with `some`, keys may be left out."""
+    """Each client has the data of `keys` keys (3 writers in the paper); `some` permits leaving out more keys."""
 
     keys: int = 3
     some: bool = False
@@ -311,8 +311,8 @@ def remove_clients(data: Dataset, parts: list[Indices]) -> tuple[Dataset, str]:
 def select_test_inputs(keys: Values, clients: Values, unit: Unit) -> tuple[npt.NDArray[np.bool_], str]:
     """Return a mask of the test inputs to use, and a text that describes them.
 
-    `keys` has the owner of each test input, `clients` the owners who are clients.  Their inputs are used only if there
-    are no others: metrics are published without noise, so the guarantee would not cover metrics on clients' inputs.
+    `keys` has the owner of each test input, `clients` the owners who are clients; `unit` is only for the text.  Inputs
+    of clients are used only if there are no others: metrics have no noise, so epsilon does not cover those on clients.
     """
     public = ~np.isin(keys, clients)
     if not public.any():
@@ -324,7 +324,7 @@ def select_test_inputs(keys: Values, clients: Values, unit: Unit) -> tuple[npt.N
 
 
 def check_keys(data: Dataset, clients: int, each: int, some: bool) -> None:
-    """Raise InputError unless the keys make exactly `clients` groups of `each` keys; with `some`, more are allowed."""
+    """Raise InputError unless `clients` is the largest number of groups of `each` keys, or with `some` less."""
     keys, _, _ = data.key_counts
     there = data.unit.format_count(keys.size) + f", from {data.unit.origin}"
     possible = keys.size // each
@@ -348,7 +348,7 @@ def describe_groups(data: Dataset, clients: int, each: int) -> str:
 
 
 def describe_parts(data: Dataset, clients: int) -> str:
-    """Return a text about clients that are random parts of the data."""
+    """Return a text that says: clients are random parts of the data, and owners in the data are not protected."""
     parts = f"clients = {clients:,} parts of the data, dealt at random"
     if data.keys is None:
         return f"{parts}: the data do not say whose they are"

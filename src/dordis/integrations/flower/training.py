@@ -205,9 +205,9 @@ def check_same_parameters(layout: Layout, shapes: dict[str, tuple[int, ...]]) ->
 
 
 def check_record_ids(step: RecordStep, column: str) -> None:
-    """Raise InputError unless `train_step` was called with keys if and only if `column`, i.e. `privacy.record`, is set.
+    """Raise InputError unless `train_step` got the argument `keys` if and only if `column` (`privacy.record`) is set.
 
-    With keys, epsilon is stated for all rows with the same key; without keys, for one row.
+    With `keys`, a record is all rows with the same key; without, one row.  The stated epsilon is that of a record.
     """
     if (step.keys is not None) != bool(column):
         said = f"the run states epsilon for one '{column}'" if column else "the run states epsilon for one row"

@@ -107,7 +107,7 @@ class Mechanism(msgspec.Struct, frozen=True):
 
     @classmethod
     def for_cost(cls, setting: Setting, allowance: float) -> Self:
-        """Return the mechanism with the least noise at which a release costs at most `allowance`, a theta^2."""
+        """Return the mechanism with the least noise at which the theta^2 of a release is at most `allowance`."""
         return cls.from_plan(planning.plan_for_cost(setting, allowance))
 
     @classmethod

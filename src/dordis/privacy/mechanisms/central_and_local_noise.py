@@ -109,7 +109,7 @@ class CentralGaussian(GaussianMechanism, frozen=True, tag="central-gaussian", kw
         return noisy
 
     def add_server_noise(self, mean: Floats, count: int = 1) -> None:
-        """Add the server's Gaussian noise to the mean over `count` clients, in place, in real units."""
+        """Add Gaussian noise of standard deviation `sigma` / `count` to the mean over `count` clients, in place."""
         mean += gaussian_noise(self.entropy(SEED_BYTES), self.sigma / count, self.grid.dim)
 
     def release(self, variance: Fraction) -> Gaussian:

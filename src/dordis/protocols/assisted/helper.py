@@ -297,9 +297,9 @@ class AssistedHelper:
         return SurvivorsAgreed(self._suite.signature.sign(self._secret, statement))
 
     def _claim(self, held: HelperRound, words: bytes) -> bytes:
-        """Return the statement on U3, after storing its digest durably: no other U3 is agreed on in this round.
+        """Return the statement on U3, given as `words` of eight bytes, after storing the statement's digest durably.
 
-        Raise if U3 is invalid, or if the digest of another statement is stored for this round.
+        Raise if U3 is invalid, or if the digest of another statement is stored: a round has one agreed U3 only.
         """
         statement = self._statement(held, words)
         digest = hashlib.sha256(statement).digest()

@@ -28,7 +28,8 @@ def redacted_repr(message: Message) -> str:
 class Advertisement(Message, frozen=True):
     """A client's public keys: one for channels and, for each chunk, one for masking.
 
-    `tokens` has, for each chunk, the hash of the token by which the client's upload can be proved.
+    `tokens` has, for each chunk, the hash of a token, which the client sends with its upload.  A server that shows the
+    token has received the upload, or colludes with the client.
     """
 
     channel: bytes
@@ -95,7 +96,7 @@ class PrepareInput(Message, frozen=True):
 
 
 class MaskedInput(Message, frozen=True):
-    """The masked input, packed into b bits for each coordinate, and the token that proves the upload."""
+    """The masked input, packed into b bits for each coordinate, and its token (`Advertisement.tokens`)."""
 
     bulk: ClassVar = "vector"
     chunk: int
@@ -174,7 +175,7 @@ class RemoveNoise(Message, frozen=True):
 
 
 def keys_statement(parameters: CohortParameters, u: ClientId, advertisement: Advertisement) -> bytes:
-    """Return the statement that client u signs: these are my public keys and token hashes."""
+    """Return the statement that client u signs: these are my public keys and the hashes of my upload tokens."""
     return _statement(b"keys", parameters, _id(u), advertisement.channel, advertisement.masking, advertisement.tokens)
 
 
