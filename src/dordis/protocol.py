@@ -176,7 +176,7 @@ class ProtocolServer(ABC, Generic[Output]):
 
 @dataclass(frozen=True)
 class On(Generic[Request]):
-    """A type of request and the client's function that answers it; the server may omit an optional request."""
+    """A type of request and the client's function that answers it; if it is `optional`, the server may skip it."""
 
     request: type[Request]
     respond: Callable[[Request], Message]
@@ -202,7 +202,7 @@ class Journal(Protocol):
         """Return the reply stored under the key; if none is stored, store and return what `respond` computes."""
 
     def since(self, claims: int) -> Sequence[bytes]:
-        """Return, in order, the state changes stored with each answered request after the first `claims` requests."""
+        """Return, in order, the state changes stored with the replies, except those with the first `claims` replies."""
 
     def note(self, event: msgspec.Struct) -> None:
         """Store an event that a restored client needs, such as a received model or a computed update."""
@@ -218,7 +218,7 @@ class Journal(Protocol):
 
 
 def check_same_request(key: str, claimed: bytes, digest: bytes) -> None:
-    """Raise UnexpectedRequest if a request's `digest` differs from `claimed`, that of the request answered at `key`."""
+    """Raise UnexpectedRequest unless `digest` is `claimed`, the digest of the request that was answered under `key`."""
     if claimed != digest:
         raise UnexpectedRequest(f"another request was answered at {key} before")
 
@@ -369,7 +369,7 @@ class ProtocolClient(ABC, Generic[State]):
         return fresh[0] if fresh else msgspec.msgpack.decode(reply, type=reply_to(request))
 
     def _locate(self, request: Message) -> tuple[int, int]:
-        """Return the lane of a request and its index in that lane; raise UnexpectedRequest if it is in no lane."""
+        """Return a request's lane (`SETUP` or its chunk) and index there; raise UnexpectedRequest if it has no lane."""
         kinds = [entry.request for entry in self.setup]
         if type(request) in kinds:
             return SETUP, kinds.index(type(request))
@@ -393,6 +393,6 @@ def check_turn(entries: Sequence[On[Any]], passed: int, place: int) -> None:
 
 
 def check_setup_complete(lane: int, passed: int, needed: int) -> None:
-    """Raise UnexpectedRequest if `lane` is a chunk and only `passed` of `needed` requests of the set-up are done."""
+    """Raise UnexpectedRequest if `lane` is a chunk's and `passed`, the set-up's requests so far, is below `needed`."""
     if lane != SETUP and passed < needed:
         raise UnexpectedRequest("the set-up is not complete")

@@ -54,7 +54,7 @@ class LedgerPart:
 
     @property
     def worst_costs(self) -> Costs:
-        """Return `costs` of the client that has spent most; without clients, those of runs charged as a whole."""
+        """Return the costs of the client that has spent most; if no client was charged, those of whole charged runs."""
         client = self.account.worst_client(self.account.clients())
         return self.costs(NOBODY if client is None else client)
 
@@ -166,9 +166,10 @@ def check_root(path: Path, registry: Registry, root: str) -> None:
 
 
 def check_gaussian(part: LedgerPart) -> None:
-    """Raise InputError if a run has costs other than theta^2, so that no Gaussian release can stand for its rounds.
+    """Raise InputError unless the costs of a run are composed as in Gaussian DP, by adding theta^2.
 
-    This is checked if the stated epsilon of a run exceeds the epsilon spent.
+    A run that states more epsilon than it spent counts as one Gaussian release with the stated epsilon.  This needs
+    costs of this kind.
     """
     if not part.account.is_gaussian:
         raise InputError(
@@ -186,7 +187,7 @@ def check_once(parts: Sequence[LedgerPart]) -> None:
 
 
 def without_covered(parts: Sequence[LedgerPart]) -> tuple[LedgerPart, ...]:
-    """Return the parts without runs whose cost another part includes, as a predecessor or as a whole run."""
+    """Return the parts, except runs whose cost another part includes: as a predecessor, or as a run charged to it."""
     lines = [{account.run for account in part.account.lineage()} | part.account.runs.keys() for part in parts]
     covered = {run for part, line in zip(parts, lines, strict=True) for run in line - {part.account.run}}
     return tuple(part for part in parts if part.account.run not in covered)
@@ -249,7 +250,7 @@ class PlannedRun:
         failure: float,
         predecessor: Path | None = None,
     ) -> "PlannedRun":
-        """Return the planned charge of a run in the data set's ledger at `path`.
+        """Return the planned charge of a run in the data set's ledger at `path`; `label` names the run in this ledger.
 
         Raise BudgetExceeded if the charge exceeds the budget of this ledger.  If this ledger is missing, it is created
         with the epsilon `limit` as its budget.  `budget` is the budget of the run itself; raise InputError if its
@@ -299,7 +300,10 @@ class PlannedRun:
 
 
 def _beyond(theta_squared: float, covered: float) -> float:
-    """Return `theta_squared` - `covered`, at least 2^-40 `theta_squared`, because a charge of 0 is invalid."""
+    """Return the charge for a run: `theta_squared`, which includes its predecessors, minus their charge `covered`.
+
+    The charge is at least 2^-40 `theta_squared`, because a charge of 0 is invalid.
+    """
     return max(theta_squared - covered, 2.0**-40 * theta_squared)
 
 

@@ -42,19 +42,19 @@ class _Term(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
 
 
 class SkellamTerm(_Term, frozen=True, tag="skellam"):
-    """The cost of `times` sums under Skellam noise."""
+    """A part of a price: `times` times the cost of `event`, one sum under Skellam noise."""
 
     event: SkellamSum
 
 
 class DiscreteGaussianTerm(_Term, frozen=True, tag="discrete-gaussian"):
-    """The cost of `times` sums under discrete Gaussian noise."""
+    """A part of a price: `times` times the cost of `event`, one sum under discrete Gaussian noise."""
 
     event: DiscreteGaussianSum
 
 
 class GaussianTerm(_Term, frozen=True, tag="gaussian"):
-    """The cost of `times` releases under Gaussian noise."""
+    """A part of a price: `times` times the cost of `event`, one release under Gaussian noise."""
 
     event: Gaussian
 
@@ -63,14 +63,14 @@ Term = SkellamTerm | DiscreteGaussianTerm | GaussianTerm
 
 
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The cost of a release if the part of the noise that counts for privacy has this variance."""
+    """An entry of a price list: the cost of a release (`terms`) if noise of variance `variance` counts for privacy."""
 
     variance: Fraction
     terms: tuple[Term, ...]
 
     @property
     def event(self) -> Event:
-        """Return the composition of all terms as one event."""
+        """Return all terms together as one event of `dordis.privacy.accounting`."""
         return Composed(tuple(Repeated(term.event, term.times) for term in self.terms))
 
 
@@ -114,8 +114,8 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     A chunk whose survivors are not fixed yet is charged at the least noise that up to T dropouts leave.  The update and
     every further release are charged.  `failure` bounds the chance that the round's graph is insecure or the round has
-    more than T_C colluders.  `parameters` is the parameter hash.  The `NoisePlan` of a chunk has its entry of
-    `variances`, and the charge's `scheme`, `tolerance`, `colluders`, `fraction` and `reserve`.
+    more than T_C colluders.  `parameters` is the parameter hash.  The `NoisePlan` of chunk i has `variances[i]`, and
+    the charge's `scheme`, `tolerance`, `colluders`, `fraction` and `reserve`, which the class `NoisePlan` explains.
     """
 
     index: int
@@ -193,7 +193,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         return self.after_dropouts(dict.fromkeys(range(len(self.variances)), 0))
 
     def least_variance(self, chunks: Sequence[int]) -> Fraction:
-        """Return the least noise variance of these chunks, after the known number of dropouts or else after up to T."""
+        """Return the least variance in these chunks that counts for privacy; unknown dropouts may be up to T."""
         return min(
             counted_variance(self.plans[chunk], self.dropped[chunk] if self.dropped else None) for chunk in chunks
         )
@@ -302,7 +302,7 @@ def noise_plans(parameters: Parameters, priced: Mechanism | None) -> tuple[Noise
 def noisy_sums(
     plans: Sequence[NoisePlan], sums: Sequence[tuple[Sensitivity, Sequence[int]]], priced: Mechanism | None
 ) -> tuple[NoisySum, ...]:
-    """Return a round's noisy sums: the first with the price list of `priced`, if given; others under Skellam noise."""
+    """Return the noisy sums of `sums`: the first at the prices of `priced`, if given, others under Skellam noise."""
     releases: list[NoisySum] = []
     for changed, chunks in sums:
         noise = [plans[chunk] for chunk in chunks]
@@ -333,7 +333,7 @@ def price_terms(event: Event, times: int = 1) -> tuple[Term, ...]:
 
 
 def check_release(release: NoisySum, plans: Sequence[NoisePlan], least: Fraction) -> None:
-    """Raise InputError unless a sum's sensitivity is valid and its variance is the least of its chunks."""
+    """Raise InputError unless a sum's sensitivity and cost are valid and its variance is `least`, its chunks' least."""
     if release.l2_squared < (0 if release.prices else 1) or release.dim < 1:
         raise InputError(f"a sum has Delta2^2 and a length of 1 or more, not {release.l2_squared} and {release.dim}")
     if release.l1 != Sensitivity(release.l2_squared, release.dim).l1:
@@ -359,7 +359,7 @@ def check_noise(release: NoisySum, plans: Sequence[NoisePlan]) -> None:
 
 
 def check_price(price: Price, clients: int, brought: Fraction | None = None) -> None:
-    """Raise InputError if a price has no terms, a number out of range, or a term whose Renyi divergence is below 0."""
+    """Raise InputError if a price has no terms, an invalid number or a divergence below 0, or fails `check_shares`."""
     if not price.terms:
         raise InputError("a price has no terms, so the release would cost nothing")
     for term in price.terms:
@@ -373,7 +373,7 @@ def check_price(price: Price, clients: int, brought: Fraction | None = None) -> 
 
 
 def check_shares(event: DiscreteGaussianSum, clients: int, brought: Fraction | None) -> None:
-    """Raise InputError if a price assumes noise of more than `clients` clients, or of more variance than `brought`."""
+    """Raise InputError if a price assumes noise of over `clients` clients, or over the variance `brought` if given."""
     if event.clients > clients:
         raise InputError(f"a price has noise of {event.clients} clients, and only {clients} take part")
     if brought is not None and event.clients * event.scale**2 > brought * (1 + _CLOSE):

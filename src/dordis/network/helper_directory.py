@@ -129,7 +129,7 @@ class FileHelperStore(HelperStore):
 
 
 def _split_epoch(key: str) -> tuple[str, int | None]:
-    """Return run and epoch if `key` names an epoch key; if it names another value, the epoch is None."""
+    """Return run and epoch if `key` names an epoch key; return an empty run and the epoch None for another value."""
     run, _, epoch = key.removeprefix(_EPOCH).rpartition("/")
     return (run, int(epoch)) if key.startswith(_EPOCH) else ("", None)
 

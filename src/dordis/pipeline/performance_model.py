@@ -101,7 +101,10 @@ class Profile(msgspec.Struct, frozen=True):
     stages: tuple[tuple[Sample, ...], ...] = ()
 
     def observe(self, dim: int, setup: float, stages: Sequence[Sequence[float]]) -> "Profile":
-        """Return the profile with the seconds of one more round: of its `setup`, and of its `stages` in each chunk."""
+        """Return the profile with the timings of one more round, in seconds.
+
+        `setup` is the time of the set-up; `stages` has for each stage its time in each chunk.
+        """
         known = self.stages or ((),) * len(stages)
         if len(known) != len(stages) or len({len(chunks) for chunks in stages}) != 1 or not stages[0]:
             raise InputError(f"a round of this profile has {len(known)} stages, each timed for the same chunks")
@@ -251,9 +254,10 @@ class AutoChunks(msgspec.Struct, frozen=True):
         )
 
     def expected_seconds(self, dim: int, blocks: int) -> dict[int, float]:
-        """Return the expected seconds of a round, by number of chunks: measured or, with few measurements, predicted.
+        """Return the expected seconds of a round with `dim` coordinates in `blocks` blocks, by number of chunks.
 
-        Predictions are scaled to the measurements, because schedules omit the time between stages.
+        The seconds are measured, or predicted for numbers of chunks with few measurements.  Predictions are
+        scaled to the measurements, because schedules omit the time between stages.
         """
         limit = most_chunks(blocks)
         measured = {m: seconds for m, seconds in self._measured_seconds(dim).items() if m <= limit}
@@ -265,7 +269,7 @@ class AutoChunks(msgspec.Struct, frozen=True):
         return dict(sorted(({m: ratio * seconds for m, seconds in predicted.items()} | certain).items()))
 
     def _predict_seconds(self, dim: int, limit: int) -> dict[int, float]:
-        """Return the predicted seconds of a round by number of chunks; empty if the model cannot be fitted yet."""
+        """Return the predicted seconds of a round with 1 to `limit` chunks; empty if the model cannot be fitted yet."""
         try:
             model = self.profile.fit()
         except InputError:
@@ -282,7 +286,7 @@ class AutoChunks(msgspec.Struct, frozen=True):
         return {m: tried.count(m) for m in tried}
 
     def _find_untried(self, dim: int, rungs: Sequence[int]) -> int | None:
-        """Return the next untried number of chunks; None if no further number is worth trying.
+        """Return the first number of chunks in `rungs` (ascending) that was not tried; None if it is not worth a try.
 
         The first `RUNGS` numbers are always tried.  A later number is tried only if the number before it was the
         fastest so far.

@@ -240,7 +240,10 @@ def unrotate_sum(total: Vector, grid: Grid, public_seed: bytes, first: int = 0) 
 
 
 def unrotate_integers(total: npt.NDArray[np.int32] | Floats, grid: Grid, public_seed: bytes, first: int = 0) -> Floats:
-    """Return what `unrotate_sum` returns, from a sum of signed integers instead of ring elements."""
+    """Return whole blocks of a sum of signed integers, unrotated and in real units (see `unrotate_sum`).
+
+    `total` is the sum from position `first` on, a multiple of the block length; neither is checked.
+    """
     x: Floats = np.divide(total, grid.scale)
     hadamard.unrotate(x, grid.block, draw_signs(public_seed, first, total.size))
     return x

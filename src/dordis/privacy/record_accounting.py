@@ -65,7 +65,7 @@ class SampledEvents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def multiplier(self) -> float:
-        """Return the noise multiplier z = 1 / theta."""
+        """Return z = 1 / theta, the noise multiplier of one event for a given sample."""
         return 1 / math.sqrt(self.theta_squared)
 
 
@@ -132,7 +132,8 @@ def epsilon(plan: SampledEvents, delta: float, clients_per_person: int = 1) -> f
 def epsilon_of_plans(plans: Sequence[SampledEvents], delta: float, clients_per_person: int = 1) -> float:
     """Return the epsilon of several plans together, which must all be fixed before the first of them begins.
 
-    For plans that depend on the results of earlier plans see `filtered_epsilon`.
+    It holds for a person with one record at each of `clients_per_person` clients (see `epsilon`).  For plans that
+    depend on the results of earlier plans see `filtered_epsilon`.
     """
     check_delta(delta)
     if clients_per_person < 1:
@@ -145,14 +146,18 @@ def epsilon_of_plans(plans: Sequence[SampledEvents], delta: float, clients_per_p
 
 @lru_cache(maxsize=1 << 10)
 def _composed_epsilon(plans: tuple[SampledEvents, ...], persons: int, delta: float, tau: float) -> float:
-    """Return the epsilon of plans (see `epsilon_of_plans`); cached, because a ledger needs it after every round."""
+    """Return the epsilon of plans for a person with records at `persons` clients; `tau` is as in `_with_distance`.
+
+    The result is cached, because a ledger needs it after every round.
+    """
     return _with_distance(lambda left: _compose(plans, persons, left), delta, tau)
 
 
 def _with_distance(proved: Callable[[float], float], delta: float, tau: float) -> float:
-    """Return the epsilon that is proved at `delta` minus (1 + e^epsilon) tau; infinity if that is below `delta` / 2.
+    """Return the epsilon that is proved at `delta` - (1 + e^epsilon) `tau`; infinity if `delta` loses more than half.
 
-    `tau` is a total variation distance, and `proved` returns the epsilon at a given delta.
+    `tau` is the total variation distance between the noise that is drawn and the noise that is analysed.  `proved`
+    returns the epsilon at a given delta without this distance.
     """
     above = proved(delta / 2)  # a charge for this larger epsilon suffices for the smaller one returned
     charge = (1 + math.exp(min(above, gdp.LARGEST_EPSILON))) * tau
@@ -173,7 +178,7 @@ def _compose(plans: tuple[SampledEvents, ...], persons: int, delta: float) -> fl
 
 @lru_cache(maxsize=64)
 def _accountant(plans: tuple[SampledEvents, ...], persons: int) -> Any:
-    """Return dp-accounting's composition of plans, from which epsilon follows for any delta."""
+    """Return dp-accounting's composition of plans, for a person with records at `persons` clients."""
     from dp_accounting import NeighboringRelation
     from dp_accounting.pld import PLDAccountant
 
@@ -198,7 +203,7 @@ def _event(plan: SampledEvents, persons: int) -> object:
 
 
 def calibrate(epsilon: float, delta: float, sampling: int, events: int, distance: float = 0.0) -> SampledEvents:
-    """Return the plan of `events` events that are together within (epsilon, delta), each of the largest theta^2.
+    """Return the plan of `events` events with the largest theta^2 with which all of them stay within (epsilon, delta).
 
     `sampling` is p 2^32.  `distance` is the total variation distance between the noise drawn in one event and the law
     that is analysed; raise InputError if `delta` is too small for it.

@@ -150,7 +150,7 @@ def plan_warnings(plan: Plan) -> tuple[str, ...]:
 
 
 def is_checked(mechanism: Mechanism, scheme: Scheme) -> bool:
-    """Tell whether the law of sums is known: updates are bounded, and all noise is Skellam noise of the protocol."""
+    """Tell whether sums can be checked: encoded updates are bounded, and all noise is the protocol's Skellam noise."""
     known = mechanism.law is SKELLAM and not mechanism.share and mechanism.sensitivity > 0
     return known and scheme is not Scheme.NONE
 

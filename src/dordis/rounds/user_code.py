@@ -55,7 +55,8 @@ answer of `AppClient.is_ready` is returned after a whole number of windows of `L
 class UserCode:
     """Runs an application's code, and raises every failure, which stops the run: for simulations.
 
-    The caller of a simulation has all data anyway.  Subclasses return None instead if the code failed or was late.
+    The caller of a simulation has all data anyway.  Subclasses return None instead if the code failed or was late.  In
+    all methods `what` describes the work in error messages.
     """
 
     stored_as: type[np.float32] | None = None
@@ -93,15 +94,15 @@ class UserCode:
             raise
 
     def call(self, what: str, work: Callable[[], Result]) -> Result | None:
-        """Return the result of `work`, which depends on public values only."""
+        """Return the result of `work`, a computation on public values only, such as the next model."""
         return work()
 
     def ask(self, what: str, work: Callable[[], Result]) -> Result | None:
-        """Return the answer of `work`, which may look at the data; the duration must tell little about the data."""
+        """Return the answer of `work`, which may look at the data; therefore `TimedTraining` rounds up the duration."""
         return work()
 
     def encode(self, what: str, work: Callable[[], Result], dim: int) -> Result | None:
-        """Return the result of `work` on an update of `dim` coordinates; an InputError becomes Diverged.
+        """Return the encoding of `dim` coordinates that `work` computes; raise Diverged for an InputError of `work`.
 
         In deployments the duration must not depend on the update.
         """
@@ -137,7 +138,7 @@ class ZeroOnFailure(UserCode):
         return update
 
     def attempt(self, what: str, work: Callable[[], Result]) -> Result | None:
-        """Return the gradients, or None if `work` failed; nobody is told, because a sample of records is private."""
+        """Return the gradients, or None if `work` failed; the owner is not told, as a sample of records is private."""
         return contain(what, work, lambda text: None)
 
     def call(self, what: str, work: Callable[[], Result]) -> Result | None:
@@ -149,7 +150,7 @@ class ZeroOnFailure(UserCode):
         return contain(what, work, self._tell_owner)
 
     def encode(self, what: str, work: Callable[[], Result], dim: int) -> Result | None:
-        """Return the result, or None if `work` failed."""
+        """Return the encoded update, or None if `work` failed; `dim` is not used."""
         encoded = contain(what, work, self._tell_owner)
         self._note("", NOT_ENCODED if encoded is None else "")
         return encoded
@@ -234,6 +235,7 @@ def prepare(
 ) -> Prepared:
     """Return the update and the further values of an application, where `names` are the round's further releases.
 
+    `whose` names client and round in errors; `stored_as` is the type of the update, None for the application's own.
     Raise UnusableUpdate if the update is not `dim` finite numbers, or if a value has a name that is not in `names`.
     """
     update = usable_update(lambda: app.prepare_data(round, model), dim, whose, stored_as)
@@ -271,7 +273,7 @@ class OwnerLog:
         log.error("%s", message)
 
     def summarise(self) -> None:
-        """Log how often the application failed or was late, if ever."""
+        """Log how often the application has failed or been late; log nothing if it never did."""
         if self.count:
             log.error(
                 "the application failed or was late %d times, so that updates may have been zero: see the errors above",
@@ -393,5 +395,5 @@ def rehearse(app: AppClient, server: AppServer, clip: float, clock: Callable[[],
 
 
 def wait_out(seconds: float, wait: Wait) -> None:
-    """Wait for the rest of a fixed time, so that the duration of the work before stays hidden."""
+    """Wait `seconds`, the rest of a fixed time, to hide how long the work before took; 0 seconds if it is negative."""
     wait(max(0.0, seconds))

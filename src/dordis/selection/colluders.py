@@ -59,7 +59,8 @@ def window_quantile(clients: int, count: int, colluders: int, mode: str) -> int:
     """Return T_C for `BalancedSelection` with a beacon: more than T_C colluders are selected with negligible chance.
 
     The clients of a round are a uniformly random set of `count` clients.  The chance that more than T_C colluders are
-    among them is at most 2^-40, in the malicious mode at most 2^-104 for one manifest.
+    among them is at most 2^-40.  In the malicious mode it is at most 2^-104 for one manifest, and so at most 2^-40 for
+    2^64 manifests together.
 
     >>> [window_quantile(clients=1000, count=100, colluders=100, mode=mode) for mode in ("semi-honest", "malicious")]
     [34, 52]

@@ -241,8 +241,9 @@ class AssistedHelper:
     # Boxes
 
     def open(self, request: OpenBoxes) -> BoxesOpened:
-        """Open clients' boxes and return the clients whose box or seeds are wrong; open none without a private key.
+        """Open clients' boxes and return the clients whose box or seeds are wrong.
 
+        Without the private key for the round, open no box, and return a reply that says `unable`.
         Raise if the parameters are refused, or if an entry is one that the server should have refused already.
         """
         parameters = request.parameters

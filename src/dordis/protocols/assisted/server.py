@@ -102,7 +102,7 @@ class AssistedSetup(SummingSetup):
             checks.check_box_digest(parameters, header, h, box)
 
     def _split_boxes(self, reply: SignedContribution) -> dict[ClientId, bytes]:
-        """Return the boxes of a contribution by helper; all have the same length, because all have as many seeds."""
+        """Return the boxes of a contribution by helper; all are equally long, because each has as many seeds."""
         present = self.parameters.present
         size, rest = divmod(len(reply.boxes), len(present))
         if rest:
@@ -273,9 +273,9 @@ def check_not_left_out(standing: Complaints, client: ClientId) -> None:
 
 
 def check_quorum_left(parameters: AssistedParameters, stage: str, live: Sequence[ClientId]) -> None:
-    """Raise TooFewHelpers unless enough helpers answered: in the malicious mode a quorum, else f + 1.
+    """Raise TooFewHelpers unless enough helpers, `live`, have answered: in the malicious mode a quorum, else f + 1.
 
-    Among f + 1 helpers there is at least one member of each set.
+    Any f + 1 helpers include a member of each set, because a set lacks only f of the m helpers.
     """
     needed = parameters.quorum if parameters.is_malicious else parameters.faulty + 1
     if len(live) < needed:
@@ -283,7 +283,7 @@ def check_quorum_left(parameters: AssistedParameters, stage: str, live: Sequence
 
 
 def check_confirmed(voices: SetVoices) -> None:
-    """Raise Unconfirmed unless enough members of a set gave the same value, and one of them sent it whole."""
+    """Raise Unconfirmed unless `voices.needed` members of a set gave the same value, and one of them sent it whole."""
     if voices.value is None:
         raise Unconfirmed(voices.rank, len(voices.said), voices.needed)
 
