@@ -89,7 +89,10 @@ def _scale(x: Reals, block: int) -> np.floating[Any]:
 
 @kernel
 def _deal_to_blocks(x: Reals, block: int, blocks: int, factor: np.floating[Any], dealt: Reals) -> None:
-    """Deal _TILE elements of every block at a time: they are neighbours in `x`, and whole cache lines in `dealt`."""
+    """Deal factor * x to `dealt`, _TILE elements of every block at a time.
+
+    These elements are neighbours in `x`, and fill whole cache lines in `dealt`.
+    """
     whole = x.size // blocks
     for start in range(0, whole, _TILE):
         stop = min(start + _TILE, whole)
@@ -159,7 +162,7 @@ def _transform_leaves(x: Reals, leaf: int, scratch: Reals) -> None:
 
 @kernel
 def _transform_above(x: Reals, leaf: int, block: int) -> None:
-    """Complete the transform of each block, after its leaves are transformed, in as few passes as possible."""
+    """Complete the transform of each block from those of its leaves, of length `leaf`, in as few passes as possible."""
     levels = 0
     while leaf << levels < block:
         levels += 1
@@ -201,7 +204,7 @@ def _transform_columns(x: Reals, columns: int) -> None:
 
 @kernel
 def _combine_four(x: Reals, stride: int) -> None:
-    """Replace four rows by their transform, sums and differences; slices show the compiler that rows do not overlap."""
+    """Transform the columns of x, four rows of `stride` numbers; slices show the compiler that rows do not overlap."""
     p, q, r, s = x[:stride], x[stride : 2 * stride], x[2 * stride : 3 * stride], x[3 * stride :]
     for j in range(stride):
         a, b, c, d = p[j] + q[j], p[j] - q[j], r[j] + s[j], r[j] - s[j]

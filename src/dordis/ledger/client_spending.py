@@ -246,7 +246,7 @@ class Account:
             self.course.add(index, self._paid(self._leader), self.budget.delta - float(self.failure()))
 
     def _complete_owner_charge(self, index: int, charge: OwnerCharge) -> None:
-        """Replace the counted cost of a completed round by `charge`, encoded; keep the counted cost if it differs."""
+        """Store `charge`, encoded, for a completed round; but if owners counted another cost, keep the other cost."""
         if index in self._counted and self._owner_charge(index) != charge:
             return
         self._counted.pop(index, None)
@@ -268,7 +268,7 @@ class Account:
             raise InputError(f"run {run.hex()[:16]} is in the ledger already, at a smaller cost")
 
     def charge_run(self, run: bytes, charge: RunCharge) -> None:
-        """Charge another run, as a whole, to every client; a smaller charge replaces an earlier one."""
+        """Charge another run, as a whole, to every client; replace an earlier, larger or equal, charge of this run."""
         self.check_run_chargeable(run, charge)
         self.runs[run], self.refused = charge, None
 

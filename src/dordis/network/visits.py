@@ -163,7 +163,7 @@ class VisitEndpoint:
             self._close()
 
     def _admit(self, call: OpenCall, visit: Visit, kind: type[Message]) -> Message | None:
-        """Admit, refuse or (BUSY) postpone a contribution, set its HTTP status, and return it if new and accepted."""
+        """Admit, refuse or (BUSY) postpone a contribution, and answer its request; return it if new and admitted."""
         client, status = visit.client, BUSY
         try:
             frame, reply = visit.upload.read(kind)

@@ -354,7 +354,7 @@ class MemoryTrainings:
         self._counted = (0, 0)
 
     def begin(self, participations: int, most: int | None) -> None:
-        """Count a training; raise ParametersRefused if more than `most` (if given) have this participation count."""
+        """Count a training at this participation count; raise ParametersRefused above `most`; for None do nothing."""
         if most is None:
             return
         since, count = self._read()

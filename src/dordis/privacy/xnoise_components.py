@@ -92,7 +92,10 @@ class NoisePlan:
 
     @property
     def kappa(self) -> Fraction:
-        """Return the factor by which the noise is larger than planned, because the server may know colluders' noise."""
+        """Return the factor by which XNoise multiplies the central variance: (n - T) / (n - T - T_C).
+
+        So the noise in the sum still has the central variance without the noise of T_C colluders.
+        """
         honest = self.clients - self.tolerance - self.colluders
         return Fraction(self.clients - self.tolerance, honest)
 
@@ -208,7 +211,10 @@ def parse_variance(text: str) -> Fraction:
 def read_noise_plan(
     scheme: str, clients: int, tolerance: int, colluders: int, variance: str, fraction: int, reserve: int
 ) -> NoisePlan:
-    """Return the noise plan with these fields, cached because the chunks of a run have few different plans."""
+    """Return the `NoisePlan` with these fields, cached because the chunks of a run have few different plans.
+
+    `variance` is a reduced fraction as text (`parse_variance`).
+    """
     return NoisePlan(Scheme(scheme), clients, tolerance, colluders, parse_variance(variance), fraction, reserve)
 
 
@@ -222,7 +228,7 @@ def check_variance_text(text: str) -> None:
 
 
 def default_fraction(clients: int, tolerance: int) -> int:
-    """Return the default of `NoisePlan.fraction`: 2 if n >= 2T, else 1, for n clients and tolerance T."""
+    """Return the default of `NoisePlan.fraction`: 2 if n >= 2T > 0, else 1, for n clients and tolerance T."""
     return max(1, min(2, clients // tolerance)) if tolerance else 1
 
 

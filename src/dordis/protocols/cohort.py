@@ -187,7 +187,10 @@ def check_members(parameters: CohortParameters) -> None:
 
 
 def check_thresholds(parameters: CohortParameters) -> None:
-    """Raise ParametersRefused unless 0 <= T_C < q <= n, 0 <= T <= n - q, T_C < n - T, and majority and graph fit."""
+    """Raise ParametersRefused unless 0 <= T_C < q <= n, 0 <= T <= n - q and T_C < n - T, for n clients and quorum q.
+
+    Raise it also if `check_majority` or `check_graph` does.
+    """
     n, q, T, T_C = len(parameters.clients), parameters.quorum, parameters.tolerance, parameters.colluders
     if not 1 <= q <= n:
         raise ParametersRefused(f"the quorum {q} must lie in 1..{n}")

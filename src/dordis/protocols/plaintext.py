@@ -86,7 +86,10 @@ class PlaintextState(CohortState):
 
 
 class PlaintextClient(SummingClient[PlaintextState]):
-    """A client that sends its input unmasked; `issued`, its secrets by chunk, is only passed by tests."""
+    """A client that sends its input unmasked.
+
+    `issued` has the client's escrow secrets by chunk.  Only tests pass it; secrets that it lacks are drawn in `join`.
+    """
 
     def __init__(
         self,
@@ -133,7 +136,7 @@ class PlaintextClient(SummingClient[PlaintextState]):
         return self.state.issued[chunk]
 
     def disclose(self, request: Disclose) -> Disclosure:
-        """Return this client's secrets that the escrow's rule releases; raise ProtocolError if it is not in U3."""
+        """Return this client's secrets that the escrow's rule releases; raise ProtocolError if U3 lacks this client."""
         survivors = self._parameters.unpack(request.survivors)
         due = self._parameters.escrow(request.chunk).releases(survivors)
         if self.me not in due:
@@ -202,7 +205,7 @@ class PlaintextChunk(SummingChunk):
         inputs.add(u, reply.vector)
 
     def release_secrets(self) -> Flow:
-        """Ask the survivors for those of their secrets that the escrow's rule releases; some may not answer."""
+        """Ask the survivors for their secrets that are due for release (`Escrow.releases`); some may not answer."""
         due = self.parameters.escrow(self.chunk).releases(self.u3)
         replies = yield dict.fromkeys(self.u3, Disclose(self.chunk, self.parameters.pack(self.u3)))
         told = collect(self.u3, Disclosure, replies, lambda u, reply: self._checked_secrets(reply, due[u]))

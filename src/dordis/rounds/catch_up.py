@@ -92,7 +92,10 @@ def event_kinds(parameters: type[Parameters]) -> Any:
 
 
 def missed_sum(number: int, parameters: Parameters, sums: Sequence[Dispatch]) -> SendSum:
-    """Return the message with the sums of a finished round's chunks; parameters not needed for decoding are emptied."""
+    """Return the message with the chunks' sums of the finished round number `number`.
+
+    Fields of the parameters that are not needed for decoding are empty.
+    """
     bare = replace(extend(parameters, Parameters), variances={}, tables=b"", beacon=b"")
     return SendSum(number, bare, {s.chunk: s.survivors for s in sums}, b"".join(s.vector for s in sums))
 
@@ -114,7 +117,7 @@ class RecentSums:
             self._sums, self._length = [], length
 
     def keep(self, number: int, parameters: Parameters, sums: Sequence[Dispatch | None]) -> None:
-        """Store the sum of a round, given by chunk; if a chunk was not delivered (None), drop all stored sums.
+        """Store the sum of the round with this number; if a chunk was not delivered (None), drop all stored sums.
 
         Replay applies the sums of all missed rounds in order, so older sums are useless once one is missing.
         """
@@ -164,8 +167,8 @@ class ModelCatchUp:
         """Apply one more missed sum, and return the resulting model; None if it cannot be computed.
 
         If the round of the sum did not start from the model reached so far, return this model unchanged.  Raise
-        UnexpectedRequest if the sum is not of an earlier round of the run, or if the sums so far are too many or not
-        shorter than the model.
+        UnexpectedRequest if the sum is not of an earlier round of the run, or if the sums so far are more than
+        `MOST_REPLAYS`, or together not shorter than the model.
         """
         invite, parameters = self._invited.invite, request.parameters
         check_missed(invite, parameters)
@@ -193,7 +196,10 @@ def next_model(
 
 
 def decode_missed_sum(request: SendSum, dim: int, kind: type[Mechanism] | None) -> Aggregate:
-    """Return the sum in a message as real numbers; raise if the sum does not fit the parameters in the message."""
+    """Return the sum in a message as real numbers; raise if the sum does not fit the parameters in the message.
+
+    `dim` is the length of an update; `kind` is the class of a third party's mechanism, None for a mechanism of dordis.
+    """
     check_readable(request.parameters)
     private = DistributedDP.from_parameters(request.parameters, dim, kind)
     check_whole(request, private)
@@ -227,7 +233,7 @@ def check_missed(invite: Invite, parameters: Parameters) -> None:
 
 
 def check_shorter(invite: Invite, count: int, size: int) -> None:
-    """Raise UnexpectedRequest if `count` sums are too many, or if their `size` in bytes is not below the model's."""
+    """Raise UnexpectedRequest if `count` is above MOST_REPLAYS, or the sums' `size` in bytes not below the model's."""
     if count > MOST_REPLAYS or size >= invite.model_bytes:
         raise UnexpectedRequest(f"{count} sums of {size} bytes are too many for a model of {invite.model_bytes}")
 

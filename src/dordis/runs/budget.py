@@ -55,7 +55,11 @@ class Allowances:
     def affordable_costs(
         self, clients: Iterable[ClientId], selection: Selection, index: int, rounds: int
     ) -> dict[ClientId, float]:
-        """Return for each client the largest cost that it can afford for round `index`, the first of `rounds` left."""
+        """Return for each client the largest cost that it can afford for round `index`.
+
+        `rounds` is the number of rounds left, from this round on.  With a public schedule a client divides its budget
+        over those of these rounds for which it is scheduled.
+        """
         spent, schedule = self.spent(), selection if isinstance(selection, ScheduledSelection) else None
         turns = {u: schedule.times_scheduled(u, index, rounds) if schedule else None for u in clients}
         return {u: self.planned * self._part(spent.get(u, 0.0), count) for u, count in turns.items()}
@@ -131,7 +135,7 @@ class RunBudget:
         known = None if before is None else frozenset(before.clients)
 
         def count(asked: Collection[ClientId]) -> None:
-            """Record the cost that owners count: before the first upload, or in assisted rounds at each arrival."""
+            """Record the cost that owners of `asked` count: before the first upload, in assisted rounds at arrival."""
             arrived.update(asked)
             if ledger is None or not design.proves or not self.counts_owners:
                 return
@@ -141,7 +145,7 @@ class RunBudget:
                 ledger.record_owner_charges(index, fresh, cost)
 
         def charge_round(dropped: Mapping[int, int]) -> None:
-            """Charge the round to the ledger; the gate calls this function before anything is disclosed."""
+            """Charge the round to the ledger before any disclosure; `dropped` has the number of dropouts by chunk."""
             charge = None if ledger is None else design.charge(parameters, arrived)
             if ledger is not None and charge is not None and not (resumed and ledger.round(index) is not None):
                 self._keep_to_budget(ledger.reserve, charge.after_dropouts(dropped))

@@ -86,7 +86,7 @@ class Population(Place, Protocol):
         """Return the round that was under way when the server stopped, if it can be resumed; None otherwise."""
 
     def open(self, run: bytes, selection: Selection, counted: Mapping[Attendance, OwnerCharge]) -> RoundRunner:
-        """Return the runner of the run's rounds; `counted` has the costs that owners may have counted so far."""
+        """Return the runner of the run's rounds; `counted` has, by round, the most that owners may have counted."""
 
 
 def manifest_of(job: Job, home: Place, created: str, predecessor: Predecessor | None = None) -> Manifest:
@@ -205,7 +205,7 @@ class Run:
 
     @classmethod
     def succeed(cls, job: Job, home: Population, root: Path, config: str, predecessor: Path) -> "Run":
-        """Start a run that continues the model and the ledger of `predecessor`, with other members.
+        """Start a run that continues the model and the ledger of `predecessor`; its members may differ.
 
         Clients that the predecessor evicted stay evicted.  The predecessor cannot be resumed any more.
         """
@@ -273,7 +273,7 @@ class Run:
         return self.close("rounds" if self.over_budget is None else "budget")
 
     def close(self, stopped: str) -> RunOutcome:
-        """Record and return the outcome of a run that ended for the reason `stopped`."""
+        """Export the application; record and return the outcome of a run that ended for the reason `stopped`."""
         self.job.app.export(self.records.path)
         return self._record_end(stopped)
 
@@ -340,7 +340,7 @@ def done(records: RunRecords) -> int:
 
 
 def predecessor_of(before: RunRecords, job: Job, spent: LedgerSummary | None) -> Predecessor:
-    """Return the entry on run `before` in its successor's manifest; the successor states at least epsilon `budget`."""
+    """Return the entry on run `before` for a successor's manifest; a successor states at least the entry's `budget`."""
     clipping, manifest = Clipping.from_config(job.config.privacy.clip), before.manifest
     return Predecessor(
         run=before.id.hex(),
@@ -364,7 +364,7 @@ def next_clipping(records: RunRecords, clipping: Clipping) -> Clipping:
 
 
 def check_same(config: RunConfig, records: RunRecords) -> None:
-    """Raise InputError if a run is resumed with another configuration than it began with, except `FREE` settings."""
+    """Raise InputError if a resumed run's settings changed, except `FREE`, or if a beacon was added or left out."""
     now = msgspec.json.decode(msgspec.json.encode(config), type=type(config))  # through JSON, as in the manifest
     began = msgspec.convert(records.manifest.config, type(config))
     for name in type(config).__struct_fields__:

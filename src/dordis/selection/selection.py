@@ -124,7 +124,7 @@ class UniformSelection:
         validate_cohort_sizes(self.count, self.least)
 
     def candidates(self, index: int, available: Collection[ClientId]) -> tuple[ClientId, ...]:
-        """Return the clients drawn for a round."""
+        """Return the clients that `select` draws for the round."""
         return self.select(index, available).clients
 
     def claim(self, invite: Invite, me: ClientId, vrf_key: bytes) -> bytes | None:
@@ -249,7 +249,8 @@ class ScheduledSelection(ABC):
     def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
         """Raise if U has clients that are not scheduled, lacks this client, or is smaller than the least cohort.
 
-        In a round without a list U, raise if the least cohort need not be reached.  Always raise for another run.
+        In a round without a list U, raise if a sum may be over fewer clients than the least cohort.  Raise also if the
+        parameters are those of another run.
         """
         check_run(parameters, self.run)
         if not isinstance(parameters, CohortParameters):
@@ -335,7 +336,7 @@ class BalancedSelection(ScheduledSelection):
 
 
 def check_scheduled(me: ClientId, index: int, window: frozenset[ClientId]) -> None:
-    """Raise ProtocolError unless this client is scheduled for the round."""
+    """Raise ProtocolError unless this client is in `window`, the clients scheduled for round `index`."""
     if me not in window:
         raise ProtocolError(f"client {me} was invited to round {index}, for which it is not scheduled")
 
