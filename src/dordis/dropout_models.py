@@ -232,7 +232,8 @@ class SlotTrace:
     def leaves(self, device: int, index: int, lot: int) -> int | None:
         """Return the number of the stage at which a device leaves; None if the device stays.
 
-        The number is 0 if the device is away in this slot, and `lot`, that of a random stage, if only in the next.
+        The number is 0 if the device is unavailable in the slot of the round with this index.  It is `lot`, a stage
+        drawn at random by the caller, if the device is available in this slot and unavailable in the next one.
         """
         if not self.available(device, index):
             return 0
@@ -308,7 +309,10 @@ class TraceReplay(Dropout):
         return self._order[client % len(self._order)]
 
     def available(self, index: int, clients: Collection[ClientId]) -> frozenset[ClientId]:
-        """Return the clients whose devices are available; with `volatile`, only clients that take part at all."""
+        """Return those of `clients` whose devices are available in round `index`.
+
+        With `volatile` = v, return only those among the v of `clients` whose devices change availability most often.
+        """
         if self.volatile is not None:
             changes = self.trace.changes
             clients = sorted(clients, key=lambda u: (-changes[self.device(u)], u))[: self.volatile]
@@ -386,5 +390,5 @@ class DropoutSchedule:
         return [u for u in self._order(self._index, tuple(clients)) if not self.is_early(u)]
 
     def is_early(self, u: ClientId) -> bool:
-        """Tell whether a client leaves before the clients U of the round are fixed."""
+        """Tell whether a client leaves the round begun last (`begin`) before the clients U of this round are fixed."""
         return self.leaving.get(u) in EARLY

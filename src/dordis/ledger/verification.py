@@ -266,7 +266,10 @@ def check_evidence(run: StoredRun) -> LedgerSummary | None:
 
 
 def check_predecessor(named: Predecessor | None, account: Account, heads: Collection[str]) -> None:
-    """Raise LedgerDamaged unless the ledger continues the ledger of exactly the predecessor that the manifest names."""
+    """Raise LedgerDamaged unless the ledger continues the ledger of exactly the predecessor that the manifest names.
+
+    `named` is None if the manifest names none.  `heads` are the hashes of all lines of the ledger.
+    """
     before = "" if account.predecessor is None else account.predecessor.run.hex()
     if before != ("" if named is None else named.run) or (named is not None and named.head not in heads):
         raise LedgerDamaged(
@@ -289,7 +292,10 @@ def check_receipt(receipt: Receipt, run: StoredRun) -> None:
 
 
 def check_receipts(receipts: Mapping[int, Receipt], account: Account, heads: Collection[str]) -> None:
-    """Raise LedgerDamaged if the ledger lacks the line whose hash a receipt states, or contradicts the receipt."""
+    """Raise LedgerDamaged if the ledger lacks the line whose hash a receipt states, or contradicts the receipt.
+
+    `heads` are the hashes of the ledger's lines.
+    """
     for index, receipt in receipts.items():
         if receipt.ledger not in heads:
             raise LedgerDamaged(
@@ -333,7 +339,7 @@ def check_course(rounds: Collection[RoundRecord], account: Account) -> None:
 
 
 def is_close(first: float | None, second: float | None) -> bool:
-    """Tell whether two epsilons are equal up to rounding on another machine; False if one is None."""
+    """Tell whether two epsilons are equal up to rounding on another machine; False if either or both are None."""
     return first is not None and second is not None and math.isclose(first, second, rel_tol=_CLOSE)
 
 

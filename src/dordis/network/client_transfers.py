@@ -182,7 +182,7 @@ async def _count_pieces(pieces: AsyncIterator[memoryview], rate: LeastRate) -> A
 
 
 def upload_headers(size: int, offset: int) -> dict[str, str]:
-    """Return the HTTP headers of a request that sends the rest of an upload, from an offset on."""
+    """Return the HTTP headers of a request that sends an upload of `size` bytes from `offset` on."""
     headers = {"Content-Length": str(size - offset)}
     return headers | ({"Content-Range": f"bytes {offset}-{size - 1}/{size}"} if offset else {})
 

@@ -108,7 +108,10 @@ class NetworkExchange(MessageMeter):
         return self._replies(batch)
 
     def prepare(self, request: Message | None) -> None:
-        """Begin a round if `request` is an invitation; if it opens the summing protocol, store its parameters."""
+        """Begin a round if `request` is an invitation; if it opens the summing protocol, store its parameters.
+
+        Other requests, and None, change nothing.
+        """
         if isinstance(request, Invite):
             self.begin_round()
         elif isinstance(request, Opening):
@@ -236,7 +239,10 @@ class NetworkExchange(MessageMeter):
         self._close(pending)
 
     def _check_late(self, u: ClientId, id: int, pending: PendingRequest | None) -> None:
-        """Raise ProtocolError unless this is the first late reply to a request that was given up."""
+        """Raise ProtocolError unless a reply is the first to a request that was given up.
+
+        `id` is the request that the reply states, `pending` the open request with this id, None if there is none.
+        """
         if pending is not None or id not in self._given_up[u]:
             raise ProtocolError("a reply came to no open request, or came twice")
         self._given_up[u].discard(id)

@@ -296,7 +296,7 @@ class FileJournal:
         return cast("Record", self._decrypt(number, *self._places[number], kind))
 
     def _decrypt(self, number: int, place: int, size: int, kind: Any) -> Any:
-        """Return a record, read and decrypted; raise Aborted if it is damaged."""
+        """Return record `number` as a `kind`: decrypt `size` bytes from offset `place`; raise Aborted if damaged."""
         data = os.pread(self._file.descriptor, size, place)
         nonce, sealed = data[: cipher.NONCE_BYTES], data[cipher.NONCE_BYTES :]
         try:

@@ -30,7 +30,10 @@ class Attended(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True
 
 
 class Acknowledged(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """A note that the server acknowledged the client's contribution to a round whose parameters list no clients."""
+    """A note that the server acknowledged the client's contribution to a round whose parameters list no clients.
+
+    Before that, such a contribution may be lost, and the client missing from the round's survivors.
+    """
 
     index: int
 
@@ -63,8 +66,8 @@ History = Mapping[int, Shown]
 class KeptRun:
     """The notes and receipts that a client stored about one run, by round index.
 
-    `attended` has the parameter hashes of rounds in which the client took part, `delivered` the numbers of survivors
-    of rounds whose sum arrived, and `shown` the receipts, or their hashes, that the server has shown.
+    `attended` has the parameter hashes of rounds in which the client took part, `delivered` the number of survivors of
+    each chunk for rounds whose sum arrived, and `shown` the receipts, or their hashes, that the server has shown.
     """
 
     attended: dict[int, str] = field(default_factory=dict)
@@ -129,12 +132,12 @@ class KeptReceipts:
             self._add(parameters.run, [Attended(parameters.index, parameters.digest.hex(), is_listed)])
 
     def note_acknowledged(self, run: bytes, index: int) -> None:
-        """Note durably that the server acknowledged a contribution: a receipt that lists the client must be shown."""
+        """Note durably that the server acknowledged a contribution; a history with its round must have the receipt."""
         if index in self.read(run).unlisted:
             self._add(run, [Acknowledged(index)])
 
     def note_delivered(self, parameters: Parameters, survivors: Sequence[int]) -> None:
-        """Note durably that the whole sum of a round arrived."""
+        """Note durably that the whole sum of a round arrived; `survivors` has the number of survivors of each chunk."""
         self._add(parameters.run, [Delivered(parameters.index, tuple(survivors))])
 
     def compare(
@@ -228,8 +231,9 @@ def check_links(history: History) -> None:
 def check_attended(kept: KeptRun, history: History) -> None:
     """Raise HistoryContradicted if a server's history contradicts a note about a round that this client attended.
 
-    If the history has the round, its receipt must have the noted parameters and numbers of survivors.  The receipt may
-    be left out only if the parameters list no clients and the server did not acknowledge the contribution.
+    If the history has the round, its receipt must have the noted parameters and, if the sum was delivered, as many
+    survivors in each chunk as the client was told.  The receipt may be left out only if the parameters list no clients
+    and the server did not acknowledge the contribution.
     """
     for index, parameters in kept.attended.items():
         entry = history.get(index)

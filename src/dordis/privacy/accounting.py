@@ -301,7 +301,7 @@ class ParticipationSchedule:
 
     @property
     def orders(self) -> tuple[int, ...] | None:
-        """Return the Renyi orders of the accounting `paper`; None for the other two."""
+        """Return the Renyi orders if `accounting` is 'paper', otherwise None."""
         return PAPER_ORDERS if self.accounting == PAPER else None
 
     @property

@@ -90,7 +90,7 @@ class ChunkOutput:
         named: frozenset[ClientId] = frozenset(),
         signatures: Mapping[ClientId, bytes] | None = None,
     ) -> "ChunkOutput":
-        """Return the output of a chunk; its noise plan gives the variances for these `survivors` and `stayed`."""
+        """Return the output of a chunk from its other fields; the chunk's noise plan gives `left` and `charged`."""
         plan, lots = parameters.plans[chunk], removal_context(parameters.round, chunk, parameters.digest)
         left, charged = plan.variance_left(survivors, lots, stayed), plan.charged_variance(survivors, lots)
         return cls(total, survivors, left, charged, stayed, named, signatures or {})

@@ -86,7 +86,7 @@ class Descriptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Predecessor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The run that a successor run continues, with its model, ledger and participations but other members."""
+    """The run that a successor run continues, with its model, ledger and participations; members may differ."""
 
     run: str
     """The run id of the predecessor, in hex."""
@@ -151,7 +151,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def before(self) -> int:
-        """Return the number of finished rounds of the predecessors."""
+        """Return the number of rounds that all preceding runs finished; 0 if this run continues none."""
         return 0 if self.predecessor is None else self.predecessor.rounds
 
     @property
@@ -169,7 +169,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def record(self) -> str:
-        """Return the description of one record."""
+        """Return in words what one record is: one row, or all rows with the same record id."""
         return f"all rows with the same {self.record_column}" if self.record_column else "one row"
 
     @property

@@ -159,7 +159,7 @@ def _helpers(trusted: Assistance) -> Iterator[str]:
 
 
 def _computational(facts: RunFacts) -> str:
-    """Return sentences on the computational security of all tries, as if every two clients shared keys (worst case)."""
+    """Return sentences on the computational security of all tries; worst case: every two clients share keys."""
     manifest, records, config = facts.run.manifest, facts.run.rounds, facts.run.manifest.config
     tries, chunks = config.get("federation", {}).get("tries", TRIES), config.get("performance", {}).get("chunks", 1)
     exact = config.get("privacy", {}).get("noise", {}).get("scheme") == Scheme.EXACT.value
@@ -265,7 +265,7 @@ def _amount(facts: RunFacts) -> Iterator[str]:
 
 
 def _carried(facts: RunFacts) -> Iterator[str]:
-    """Yield sentences about the predecessors of the run, whose epsilon is included; none without predecessors."""
+    """Yield sentences about the earlier runs that this run continues, and whose epsilon it includes; none if none."""
     predecessor, summary = facts.run.manifest.predecessor, facts.ledger.summary
     if predecessor is None or summary is None:
         return

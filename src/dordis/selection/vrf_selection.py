@@ -202,14 +202,15 @@ def expected_cohort(clients: int, per_round: int, cap: int, number: int) -> floa
 def is_starved(clients: int, per_round: int, rounds: int, cap: int, least: int, tries: int) -> bool:
     """Tell whether the last round is starved: all its tries fail with a chance above `STARVED`.
 
-    A try fails if fewer than `least` of the drawn clients are still below their participation cap.
+    Of `clients` registered clients a try draws `per_round` in the mean.  It fails if fewer than `least` of the drawn
+    clients are still below their participation cap, `cap`.  The run has `rounds` rounds, with up to `tries` tries each.
     """
     eligible = expected_cohort(clients, per_round, cap, rounds) / clients
     return float(chance_below(clients, eligible, least) ** tries) > STARVED
 
 
 def working_cap(clients: int, per_round: int, rounds: int, cap: int, least: int, tries: int) -> int | None:
-    """Return the least cap from `cap` on with which the last round has enough clients (not `is_starved`), or None."""
+    """Return the least cap in `cap`..`rounds` with which the last round is not starved (`is_starved`), or None."""
     caps = range(cap, rounds + 1)
     return next((c for c in caps if not is_starved(clients, per_round, rounds, c, least, tries)), None)
 
@@ -229,7 +230,10 @@ def working_cohort(clients: int, per_round: int, rounds: int, least: int, tries:
 
 
 def describe_starvation(clients: int, per_round: int, rounds: int, cap: int, least: int, tries: int) -> str:
-    """Return a warning, with settings that work, if the last round would have too few clients; otherwise empty."""
+    """Return a warning, with settings that work, if the last round is starved; otherwise empty text.
+
+    A round is starved if too few of its drawn clients are still below their participation cap (`is_starved`).
+    """
     if not is_starved(clients, per_round, rounds, cap, least, tries):
         return ""
     left = expected_cohort(clients, per_round, cap, rounds)

@@ -216,7 +216,7 @@ class SimulatedHome:
         return self.arrivals.round(kind)
 
     def store(self, path: Path) -> None:
-        """Write the secret of all keys to directory `path`, and open its file of contributions to assisted rounds."""
+        """Write the secret of all keys into the directory `path`; keep contributions to assisted rounds there, too."""
         write_new(path / SECRET, self.identities.secret)
         self.arrivals.open(path / ARRIVALS)
 

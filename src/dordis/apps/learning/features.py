@@ -318,7 +318,10 @@ def pool_maps(maps: Maps, cells: int) -> Maps:
 
 
 def _compress(maps: Maps, orders: Sequence[int]) -> Features:
-    """Return signed square roots of the maps, one row for each image, scaled to norm 1 separately for each order."""
+    """Return signed square roots of the maps, one row for each image, scaled to norm 1 separately for each order.
+
+    `maps` has the maps of an image along axis 1, by order; `orders` is the number of maps of each order.
+    """
     rooted = np.sign(maps) * np.sqrt(np.abs(maps))
     parts, start = [], 0
     for count in orders:

@@ -142,7 +142,7 @@ def _collect(written: Iterable[tuple[str, UserData]]) -> dict[str, UserData]:
 
 
 def read_symbols(vocabulary: Path | int, users: Users) -> Symbols:
-    """Return the tokens: the alphabet if the texts are of letters, or else the words of the vocabulary."""
+    """Return the letters for texts of letters, else words: a file's, or the `vocabulary` commonest of public users."""
     tested = f"; tested on {len(users.test):,} held-out users, who are no clients"
     tested = tested if users.test else "; not tested: every user is a client, or gives the vocabulary"
     if _is_letters(next(iter(users.clients.values()))):
@@ -164,7 +164,7 @@ def _is_letters(data: UserData) -> bool:
 
 
 def _read_text(data: UserData, *, whole: bool) -> TokenPairs:
-    """Return a user's token pairs: for words, or if `whole`, all pairs; else the last pair of each line of letters."""
+    """Return a user's token pairs: of words all; of letters the last pair of each line, or all pairs if `whole`."""
     read: Callable[[UserData, bool], TokenPairs] = _letters if _is_letters(data) else _comments
     try:
         return read(data, whole)
@@ -236,7 +236,7 @@ def perplexities(model: Bigrams, texts: Sequence[Text]) -> tuple[float, float]:
 
 
 def countable(symbols: Symbols) -> Floats:
-    """Return a weight for each token: 0 for padding and the beginning of a sentence, which never follow, else 1."""
+    """Return a weight by token: 0 for padding and sentence beginnings, which never follow another token; else 1."""
     weights = np.ones(symbols.size)
     if symbols.special:
         weights[[PAD, BEGIN]] = 0.0
@@ -357,7 +357,7 @@ class Zipf:
 
 
 def word_probabilities(seen: Sequence[NoisyCounts], prior: Zipf) -> Floats:
-    """Return the posterior mean of each word's probability (0 if its weights are all 0), given noisy counts by pass.
+    """Return the posterior mean of each word's probability (0 if all its weights are 0); `seen` has one item per pass.
 
     The unknown factors of the counts (`NoisyCounts`) and the probabilities are estimated in turn, each from the other.
     """

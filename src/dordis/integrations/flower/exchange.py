@@ -75,7 +75,7 @@ class GridTransport:
 
 @dataclass
 class TrainMessages:
-    """The strategy's train messages of this round: their records, the sampled clients, and the timeout in seconds."""
+    """The strategy's train messages of this round: their content, the sampled clients, and the timeout in seconds."""
 
     content: RecordDict = field(default_factory=RecordDict)
     clients: tuple[ClientId, ...] = ()

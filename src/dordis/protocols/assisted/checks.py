@@ -69,7 +69,7 @@ def check_epoch_keys_signed(parameters: AssistedParameters, helpers: Keys, suite
 
 
 def check_epoch_keys_fresh(parameters: AssistedParameters, now: float) -> None:
-    """Raise ParametersRefused if a helper's key has expired: the helper erases the private half of an expired key."""
+    """Raise ParametersRefused if a helper's key expired by `now`, in seconds since 1970: helpers erase expired keys."""
     for h, key in parameters.helpers.items():
         if key is not None and key.not_after <= now:
             raise ParametersRefused(f"the key of helper {h} has expired")

@@ -202,6 +202,6 @@ def check_share_fits(parameters: CohortParameters, dealer: ClientId, me: ClientI
 
 
 def check_nobody_accused(accused: bool) -> None:
-    """Raise ProtocolError if this client accused a peer, because it has no usable shares of that peer's secrets."""
+    """Raise ProtocolError if this client accused a peer: the peer sent no usable shares, so the round cannot go on."""
     if accused:
         raise ProtocolError("the round cannot go on after an accusation")
