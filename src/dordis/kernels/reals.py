@@ -118,7 +118,7 @@ def _round_stochastically(
     randomness: npt.NDArray[np.uint32],
     out: npt.NDArray[np.int32],
 ) -> bool:
-    """Round every coordinate; return whether all results are finite and fit."""
+    """Write `scale` x, rounded at random, to `out`; return False if a result is not finite or not an int32 (then 0)."""
     misfits = 0
     for i in range(x.size):
         y = np.float64(x[i]) * scale
@@ -132,7 +132,7 @@ def _round_stochastically(
 
 @kernel
 def _round_to_nearest(x: Reals, scale: float, out: npt.NDArray[np.int32]) -> bool:
-    """Round every coordinate; return whether all results are finite and fit."""
+    """Write `scale` x, rounded to nearest, to `out`; return False if a result is not finite or no int32 (then 0)."""
     misfits = 0
     for i in range(x.size):
         rounded = np.rint(np.float64(x[i]) * scale)

@@ -90,7 +90,7 @@ class RetryPauses:
 def wait_for_parties(
     server: Server, kind: str, expected: frozenset[ClientId], least: int, wait: float
 ) -> frozenset[ClientId]:
-    """Wait up to `wait` seconds for all `expected` parties, then for `least` parties; return the connected parties.
+    """Wait up to `wait` seconds for all `expected` parties, then without limit for any `least`; return the connected.
 
     `kind` names the parties in the log, such as "clients".
     """
@@ -303,7 +303,10 @@ class OpenRounds:
         return await self._server.exchange(requests)
 
     def _publish(self, agreed: AgreedRound, opening: Message) -> PublishedRound:
-        """Return the round as clients see it: with the stored task if the round is resumed, else with a new task."""
+        """Return the round as visitors see it: with the stored task if the round is resumed, else with a new task.
+
+        `opening` is the request that clients answer by their contribution; it is part of the task.
+        """
         invitation = agreed.invitation
         if invitation is None:
             raise MalformedMessage("a round without a list of clients is published with its invitation")

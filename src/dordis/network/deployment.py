@@ -115,7 +115,7 @@ class NetworkPopulation:
         return self.secret
 
     def store(self, path: Path) -> None:
-        """Write selection secret and registry into the directory of a new run; open the stores for its open round."""
+        """Write selection seed and registry into the directory of a new run; open the stores for its rounds."""
         write_new(path / SECRET, self.secret)
         self.registry.save(path / REGISTRY)
         self.round_store = RoundStore(path, self.job.protocol.parameters)

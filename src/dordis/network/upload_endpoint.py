@@ -180,7 +180,7 @@ class Upload:
 
     @contextmanager
     def _room_on_disk(self) -> Iterator[None]:
-        """If the block cannot use the temporary file, discard the part of the upload that has arrived, and raise."""
+        """If the block raises OSError (disk full), discard what has arrived of the upload, and raise again."""
         try:
             yield
         except OSError:

@@ -49,9 +49,9 @@ LEAST_SAVING = 0.1
 def choose_buckets(setting: Setting, multiplier: float, rule: str | int, alignment: "Alignment | None" = None) -> int:
     """Return the number of buckets into which updates are folded, by the configured rule; 0 if they are not folded.
 
-    `multiplier` is the noise multiplier.  The rule `adaptive` is the same as `auto` until earlier rounds give an
-    `alignment`.  If the rule is a number, it is rounded up to whole blocks, so that no padding is sent; the result is 0
-    if there are then as many buckets as coordinates, or more.
+    `multiplier` is the noise multiplier.  The rule `adaptive` is the same as `auto` if `alignment` is None, because no
+    earlier round gave one.  If the rule is a number, it is rounded up to whole blocks, so that no padding is sent; the
+    result is 0 if there are then as many buckets as coordinates, or more.
     """
     if rule == OFF:
         return 0
@@ -68,10 +68,12 @@ def choose_buckets(setting: Setting, multiplier: float, rule: str | int, alignme
 def choose_buckets_automatically(
     dim: int, clients: int, multiplier: float, gamma: float = 1.0, tau: float = TAU
 ) -> int:
-    """Return k = d / (1 + tau d z^2 / (gamma n)^2), up to whole blocks; 0 if that saves less than `LEAST_SAVING`.
+    """Return the number of buckets, k = d / (1 + tau d z^2 / (gamma n)^2), rounded up; 0 if updates are not folded.
 
-    d is `dim`, n is `clients` and z the noise multiplier.  gamma is the alignment of the updates, ||sum|| / (n c) with
-    the clip bound c; tau is the allowed variance of the folding error divided by that of the noise.
+    k is rounded up to at least `LEAST_BUCKETS`, and to whole blocks.  Updates are not folded if that would save less
+    than the fraction `LEAST_SAVING` of the upload.  d is `dim`, n is `clients` and z the noise multiplier.  gamma is
+    the alignment of the updates, ||sum|| / (n c) with the clip bound c; tau is the allowed variance of the folding
+    error divided by the variance of the noise.
 
     >>> choose_buckets_automatically(11_200_000, 100, 1.8), choose_buckets_automatically(650, 50, 2.0)
     (77824, 0)
@@ -107,7 +109,7 @@ class Alignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         `summed` is the number of coordinates that were summed (buckets, if updates are folded), and `noise` the
         variance of the noise on each of them.  `reach` is n c, the number of clients times the clip bound.  From the
         squared norm of the sum its expected part from noise is subtracted.  The standard deviation of the estimate
-        comes from the noise and from the random signs.
+        comes from the noise and from the random signs of the folding.
         """
         energy = float(total @ total) * summed / total.size - summed * noise
         signal = max(0.0, energy)
@@ -122,7 +124,7 @@ class Alignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Alignment(squared, math.hypot((1 - weight) * self.deviation, weight * observed.deviation), rounds)
 
     def gamma(self, clients: int) -> float:
-        """Return the upper confidence bound on gamma for n = `clients` clients.
+        """Return the upper confidence bound (`CONFIDENCE`) on gamma for a round with n = `clients` clients.
 
         It is at most 1, as for equal updates, and at least 1 / sqrt(n), as for orthogonal updates.
         """
@@ -131,7 +133,7 @@ class Alignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Saving:
-    """The bytes that folding saves in one round, and the error that it adds."""
+    """The bytes that folding saves in each upload of an update, and the error that it adds to a sum."""
 
     dim: int
     buckets: int

@@ -141,7 +141,8 @@ def sensitivity(scale: float, clip: float, dim: int, folded: bool = False) -> Se
 def norm_bound(scaled_clip: float, dim: int, folded: bool) -> float:
     """Return the bound on the squared norm, after rounding, of a vector whose norm before rounding is `scaled_clip`.
 
-    Folded vectors at a fine scale are rounded to the nearest integers, all others at random.
+    Folded vectors at a fine scale (`is_fine_enough`) are rounded to the nearest integers: then it is `nearest_norm`.
+    All other vectors are rounded at random: then it is `rounded_norm`.
     """
     nearest = folded and is_fine_enough(scaled_clip, dim)
     return nearest_norm(scaled_clip, dim) if nearest else rounded_norm(scaled_clip, dim)
@@ -208,7 +209,7 @@ class Ring:
 
 
 def largest_scale(ring: Ring, enough: Enough) -> float:
-    """Return the largest scale at which the ring holds enough noise for the privacy budget.
+    """Return the largest scale at which the noise that fits the ring is `enough` for the privacy budget.
 
     If there is no such scale, raise `InputError`, which states the fewest bits that work.
     """
@@ -243,7 +244,7 @@ def scale_for_sigma(ring: Ring, sigma: float) -> float:
 
 
 def fewest_bits(ring: Ring, enough: Enough) -> int | None:
-    """Return the fewest bits with which enough noise for the budget fits at some scale; None if 32 are too few."""
+    """Return the fewest bits with which a ring holds enough noise at some scale; None if 32 bits are too few."""
     return next((b for b in range(1, MOST_BITS + 1) if replace(ring, bits=b).allows(enough)), None)
 
 

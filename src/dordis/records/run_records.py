@@ -228,7 +228,7 @@ class RunRecords:
             _append(self.path / name, line)
 
     def note_failure(self, failed: FailedAttempt) -> None:
-        """Record a failed try of a round durably; if the round never succeeds, no other line has this try."""
+        """Record a failed try of a round durably, in failures.jsonl; the record of the round may repeat this try."""
         _append(self.path / FAILURES, _encode_line(failed))
 
     def failures(self) -> tuple[FailedAttempt, ...]:
@@ -269,7 +269,7 @@ class Evictions:
         return tuple(u for line in self.lines if line.index == index and not line.run for u in line.clients)
 
     def add(self, index: int, clients: Collection[ClientId], reason: str, run: str = "") -> tuple[ClientId, ...]:
-        """Evict clients after round `index`, on disk if there is a file; return the new ones (`run`: see `Eviction`)."""
+        """Evict clients after round `index`, on disk if there is a file; return the new ones (see `Eviction`)."""
         fresh = tuple(sorted(set(clients) - self.clients))
         if fresh:
             line = Eviction(index, fresh, reason, run)

@@ -90,7 +90,7 @@ class AppServer(ABC):
 
     @property
     def model_lengths(self) -> tuple[int, ...]:
-        """Return all lengths that the model may have in this run."""
+        """Return all lengths, in numbers, that the model may have in this run; by default only its present length."""
         return (ModelBytes.from_numbers(self.model(), self.dtype).array.size,)
 
     @property
@@ -201,7 +201,7 @@ class AppClient(ABC):
 
     @classmethod
     def from_task(cls, task: Task, place: int) -> Self:
-        """Return the application of the client with zero-based index `place`, by default `cls(place, **options)`."""
+        """Return the application of client `place`, a zero-based index; by default `cls(place, **task.options)`."""
         return construct(cls, place, **task.options)
 
     @classmethod

@@ -115,10 +115,10 @@ class ArrivalStore:
             self.is_closed = True
 
     def fix_survivors(self, survivors: tuple[ClientId, ...]) -> tuple[ClientId, ...]:
-        """Return the stored U3, the clients in the sum; if none is stored, store and return `survivors`.
+        """Return the stored U3, the clients in the sum; if none is stored, return `survivors`.
 
-        Nothing is stored before the round is closed.  Honest helpers sign only one U3 for a round, so a restarted
-        server must ask for the same U3 again.
+        `survivors` are then stored, but only if the round is closed.  Honest helpers sign only one U3 for a round, so a
+        restarted server must ask for the same U3 again.
         """
         if not self._survivors and self.is_closed:
             words = pack_words(survivors)

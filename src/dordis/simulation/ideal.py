@@ -184,7 +184,7 @@ class IdealRounds:
         return PredictedRound(course, leaving, refusing)
 
     def _arrive(self, agreed: AgreedRound) -> "PredictedRound":
-        """Let clients arrive and contribute one after the other, until the round has enough contributions to close."""
+        """Predict a round with open arrival: clients contribute one after the other, until the round closes."""
         invitation, stage = agreed.invitation, self._protocol.stages[self._protocol.upload]
         if invitation is None:
             raise InputError("a round without a list of clients needs its invitation: pass it with the agreed round")

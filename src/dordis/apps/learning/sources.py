@@ -128,7 +128,7 @@ def check_download(path: Path, remote: Remote) -> None:
 
 @contextmanager
 def _progress(remote: Remote, begun: int) -> Iterator[Advance]:
-    """Show a progress bar if standard error is a terminal; yield the function that advances the bar."""
+    """Show a progress bar, from `begun` bytes on, if standard error is a terminal; yield a function that adds bytes."""
     if not sys.stderr.isatty():
         yield lambda count: None
         return

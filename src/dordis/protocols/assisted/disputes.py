@@ -104,7 +104,7 @@ class SetVoices:
 
     @property
     def value(self) -> SetValue | None:
-        """Return the confirmed value; None until it is confirmed and a member sent it whole."""
+        """Return the confirmed value; None until it is confirmed and a member sent it whole, not only its digest."""
         return None if self.confirmed is None else self.wholes.get(self.confirmed)
 
     @property

@@ -101,7 +101,7 @@ class SecAggClient(SummingClient[SecAggState]):
 
     @property
     def setup(self) -> Sequence[On[Any]]:
-        """Return the requests of stages 0 and 1, which are answered once a round."""
+        """Return the requests of stages 0 and 1, answered once a round, each with the method that answers it."""
         return (
             On(AdvertiseKeys, self.advertise_keys),
             On(ShareKeys, self.share_keys),
@@ -110,7 +110,7 @@ class SecAggClient(SummingClient[SecAggState]):
 
     @property
     def routine(self) -> Sequence[On[Any]]:
-        """Return the requests of stages 2 to 5, which are answered for every chunk."""
+        """Return the requests of stages 2 to 5, answered for every chunk, each with the method that answers it."""
         return (
             On(PrepareInput, self.prepare_input, optional=True),
             On(CollectInput, self.upload_input),
@@ -316,8 +316,8 @@ class SecAggClient(SummingClient[SecAggState]):
     def share_noise(self, request: RemoveNoise) -> NoiseShares:
         """Stage 5: disclose shares of deposited secrets that survivors in `request.owing` did not disclose in stage 4.
 
-        The client discloses only shares of secrets that the rule of the escrow releases for the U3 of stage 4.
-        Raise ProtocolError if the rule releases no secret of a client in `request.owing`.
+        The client discloses only shares of secrets that `parameters.escrow` releases for the chunk's U3, as agreed in
+        stage 4.  Raise ProtocolError if `request.owing` is empty, or has a client of which no secret is released.
         """
         parameters, chunk = self._parameters, request.chunk
         u3 = parameters.unpack(self.state.survivors[chunk])

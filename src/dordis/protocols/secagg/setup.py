@@ -105,7 +105,7 @@ class SetupServer(SummingSetup):
         return reply
 
     def deliver_shares(self) -> Flow:
-        """End of stage 1: send each client in U2 its encrypted shares; raise Unrecoverable if one accuses another."""
+        """End of stage 1: send clients in U2 their shares; raise Unrecoverable if one reports unusable shares."""
         u2 = self.shares
         members = self.parameters.pack(u2)
         replies = yield {v: DeliverShares(members, self._addressed_to(v)) for v in u2}
