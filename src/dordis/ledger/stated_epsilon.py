@@ -81,7 +81,11 @@ def _basis(account: Account, manifest: Manifest | None, recorded: int) -> Basis:
 
 
 def predecessor_budgets(account: Account, manifest: Manifest | None) -> list[Budget]:
-    """Return the budgets of predecessors in the ledger, and the largest epsilon that the manifest states for them."""
+    """Return the budgets of a run's predecessors, as far as they have an epsilon.
+
+    They are the budgets in the ledger and, as one further budget, the largest epsilon that the manifest states for all
+    predecessors.
+    """
     budgets = [one.budget for one in account.lineage() if one is not account and one.budget.epsilon is not None]
     before = None if manifest is None else manifest.predecessor
     if before is not None and before.budget is not None:

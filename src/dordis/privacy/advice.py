@@ -40,7 +40,7 @@ class Advice:
 
 
 def run_ratio(plan: Plan) -> float:
-    """Return an upper bound on the signal-to-noise ratio of all rounds of a run together."""
+    """Return an upper bound on the signal-to-noise ratio of the sum over all rounds of a run."""
     return plan.signal_to_noise * math.sqrt(plan.setting.participation.rounds)
 
 

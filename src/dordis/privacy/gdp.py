@@ -163,7 +163,7 @@ def _newton(at: Callable[[float], tuple[float, float]], start: float, goal: floa
     """Return the epsilon, or ln theta^2, at which ln delta is `goal`; `at` returns ln delta and its derivative.
 
     ln delta is concave in epsilon and in ln theta^2, because delta is an integral of log-concave functions.  So every
-    step of Newton's method ends on the safe side, and every step after the first comes closer.
+    step of Newton's method ends where ln delta is at most `goal`, and every step after the first comes closer.
     """
     x = start
     for _ in range(100):

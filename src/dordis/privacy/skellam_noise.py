@@ -66,9 +66,9 @@ def check_variance(variance: Fraction | int) -> Fraction:
 class CellTable:
     """The sampling table of one variance: cells, residual, and the search index of the residual.
 
-    `pmf` has the masses at 0 .. X, the largest sample, and `residual` the cumulative sums of the residual at -X .. X,
-    as rows (high word, low word).  `counts` has the number of cells of each node from 0 on.  Cells from `first_escape`
-    on escape.
+    `pmf` has the masses at 0 .. X, where X is the largest sample, and `residual` the cumulative sums of the residual at
+    -X .. X.  Both have a row (high word, low word) for each number of 128 bits.  `counts` has the number of cells of
+    each node from 0 on; a negative node has as many as its opposite.  Cells from `first_escape` on escape.
     """
 
     variance: Fraction

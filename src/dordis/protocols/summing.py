@@ -322,9 +322,9 @@ class Prediction(Protocol):
         """Raise if the round fails after the request that lets the server unmask the sum."""
 
     def unreleased(self, due: Releases) -> Releases:
-        """Return the secrets in `due` that the server cannot recover, because too many clients dropped out.
+        """Return the secrets in `due` that the server cannot recover after the dropouts.
 
-        `due` are the deposited secrets that the server should receive, by the rule of the escrow.
+        `due` names the deposited secrets that the server should receive (`Escrow.releases`).
         """
 
 

@@ -36,7 +36,10 @@ class PrivacyGate:
         self._counted = self._charged = False
 
     def admit(self, requests: Requests, dropped: Callable[[], Dropped]) -> None:
-        """Count participations before requests for uploads leave; charge the round before disclosure requests leave."""
+        """Count participations before requests for uploads leave; charge the round before disclosure requests leave.
+
+        `dropped` is called only for a charge; it returns the number of dropouts by chunk.
+        """
         kinds = {type(request) for request in requests.values()}
         if any(kind.uploads for kind in kinds):
             self.admit_upload(requests.keys())
@@ -55,7 +58,10 @@ class PrivacyGate:
         self._counted = True
 
     def admit_disclosure(self, dropped: Callable[[], Dropped]) -> None:
-        """Charge the round before its first disclosure; raise UnexpectedRequest if no upload was counted before."""
+        """Charge the round before its first disclosure; raise UnexpectedRequest if no upload was counted before.
+
+        `dropped` returns the dropouts to charge for; it is called only if the round is not charged yet.
+        """
         if not self._counted:
             raise UnexpectedRequest(
                 "a disclosure was requested before any upload was counted: admit the uploads of the round first"

@@ -42,7 +42,7 @@ class ThreatModel:
 
     @property
     def draw_failure(self) -> Fraction:
-        """Return a bound on the chance that more than T_C colluders are drawn for a round, which withstands T_C."""
+        """Return a bound on the chance that one round draws more than T_C colluders; 0 unless clients are `drawn`."""
         return largest_draw_failure() if self.drawn else Fraction(0)
 
     @property
@@ -55,7 +55,7 @@ class ThreatModel:
         return self.tries * rounds
 
     def failure(self, rounds: int) -> float:
-        """Return a bound on the chance of an insecure graph or too many colluders in `rounds` rounds with all tries."""
+        """Return a bound on the chance of an insecure graph or too many colluders in any try of `rounds` rounds."""
         return float(self.indices(rounds) * self.round_failure)
 
 

@@ -168,7 +168,10 @@ def home_of_updates(
     fidelity: str = "full",
     ids: tuple[ClientId, ...] | None = None,
 ) -> SimulatedHome:
-    """Return a population for rounds of a plan, in which client u has the update `update(u)`."""
+    """Return a population for rounds of a plan, in which client u has the update `update(u)`.
+
+    `ids` has the ids of the clients, by default 1, 2, .. .  The server's application ignores the sum.
+    """
     return home_of_clients(design, protocol, lambda u: FixedClient(update(u)), entropy, dropout, fidelity, ids)
 
 

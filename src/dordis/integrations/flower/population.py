@@ -158,7 +158,7 @@ class FlowerPopulation:
             write_new(path / WEIGHTS, msgspec.json.encode(self.weights))
 
     def open(self, run: bytes, selection: Selection, counted: Mapping[Attendance, OwnerCharge]) -> RoundRunner:
-        """Return the runner of the run's rounds, which sends its requests in Flower messages."""
+        """Return the runner of the run's rounds, which sends its requests in Flower messages; `counted` is not used."""
         federation = self.job.config.federation
         description = RunDescription(
             run=run,

@@ -298,7 +298,7 @@ class FileState:
         return msgspec.msgpack.decode(file.read_bytes(), type=RunDescription) if file.exists() else None
 
     def keep_description(self, description: RunDescription) -> None:
-        """Store the description of the run; it is never replaced."""
+        """Store the description of the run; raise FileExistsError if one is stored already."""
         ClientDirectory(self.path)
         write_new(self._description_file, ENCODER.encode(description))
 
