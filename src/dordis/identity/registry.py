@@ -350,7 +350,7 @@ def check_registered(bound: CertifiedClient, registry: Registry) -> None:
 
 
 def check_signature(membership: Membership, signed: bytes, authority: x509.Certificate) -> None:
-    """Raise InputError unless the authority signed this membership."""
+    """Raise InputError unless `signed` is the authority's signature of this membership."""
     key = authority.public_key()
     try:
         if not isinstance(key, ec.EllipticCurvePublicKey):

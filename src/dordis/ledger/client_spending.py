@@ -331,7 +331,7 @@ class Account:
         return indices * likeliest + sum(earlier, Fraction(0)) + runs
 
     def _indices_with(self, more: Charge | None) -> tuple[int, Fraction]:
-        """Return the number of round indices so far, and the largest `failure` of a round; `more` is included."""
+        """Return 1 plus the largest round index, and the largest `Charge.failure` of a round, with `more` included."""
         if more is None:
             return self._indices, self._likeliest
         return max(self._indices, more.index + 1), max(self._likeliest, more.failure)
@@ -345,7 +345,7 @@ class Account:
         return self._with_runs(self._own_costs(client), more.reserved_costs if more else ())
 
     def _own_costs(self, client: int) -> PaidCosts:
-        """Return a client's costs of rounds of this run and its predecessors, without runs charged as a whole."""
+        """Return a client's costs of rounds of this run and its predecessors, without other runs over the same data."""
         payer = _EVERYBODY if self.budget.paper else client
         return frozenset(item for item in self._spent.get(payer, {}).items() if item[1])
 

@@ -79,7 +79,7 @@ class RunCharge:
 
     @property
     def cost(self) -> ReleaseCost:
-        """Return the cost of one Gaussian release with this theta^2."""
+        """Return the cost of the run, stated as the cost of one Gaussian release with the same theta^2."""
         return ReleaseCost(accounting.Gaussian(1 / math.sqrt(self.theta_squared)), 0.0)
 
 

@@ -286,7 +286,7 @@ def priced_mechanism(parameters: Parameters, given: Mechanism | None = None) -> 
 
 
 def noise_plans(parameters: Parameters, priced: Mechanism | None) -> tuple[NoisePlan, ...]:
-    """Return the noise plan of each chunk, for the noise of the protocol or for the shares that `priced` adds."""
+    """Return the noise plan of each chunk: of the protocol's noise, or of that which clients add under `priced`."""
     if priced is None or not priced.share:
         return parameters.plans
     if parameters.encoding.further_releases:

@@ -169,7 +169,7 @@ class ClientInstallation:
         return msgspec.structs.replace(agreed, epsilon=epsilon, noise=noise, trainings=trainings)
 
     def describe_spending(self) -> str:
-        """Return one line: epsilon spent, the owner's budget, and rounds attended, over all runs and servers."""
+        """Return one line: epsilon spent, the owner's budget, and participations counted, over all runs and servers."""
         counted, budget = self.directory.participation(), self.policy.budget
         rounds = f"{counted.count()} rounds over all runs and servers"
         if budget is None:
@@ -192,9 +192,9 @@ def create_participant(
     budget: float | None = None,
     others: tuple[RunConfig, ...] = (),
 ) -> Participant | Visitor:
-    """Return the client of an owner, not yet connected: a visitor in assisted rounds, otherwise a participant.
+    """Return an owner's client, a visitor in assisted rounds, unconnected; raise InputError if a trial training fails.
 
-    The owner agrees to runs with `config` or a configuration in `others`.  Raise InputError if a trial training fails.
+    The owner agrees to `config` and `others`, up to epsilon `budget` (None: the run's).  `trusted`: `LoginCredentials`.
     """
     failures, status = OwnerLog(), ClientDirectory(state).status
     installations = []
@@ -347,7 +347,7 @@ def install(
     user_code: UserCode,
     budget: float | None = None,
 ) -> tuple[ClientCredentials, ClientInstallation]:
-    """Return the credentials and the installation of a client, from its application, keys, registry and state."""
+    """Return a client's credentials and installation; `seed` is for the application, `budget` the owner's epsilon."""
     credentials = load_client_credentials(identity, utc_now())
     signed, directory = SignedRegistry.load(registry, credentials.authority), ClientDirectory(state)
     directory.remember(signed, credentials.authority)

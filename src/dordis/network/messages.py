@@ -70,7 +70,7 @@ class BodyInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_download(cls, data: wire.Bulk) -> "BodyInfo":
-        """Return the announcement of a download, whose digest is SHA-256, so that equal bodies have one name."""
+        """Return the announcement of a download; its digest, the SHA-256 of the data, is also its name in URLs."""
         return cls(len(data), hashlib.sha256(data).digest())
 
     def check_upload(self, data: wire.Bulk) -> None:

@@ -164,7 +164,10 @@ class Setting:
         return min(tolerance + -(-beyond * honest // planned), clients - self.colluders - 1)
 
     def noise(self, variance: Fraction, scheme: Scheme | None = None) -> NoisePlan:
-        """Return the noise plan for `variance`, from which epsilon is computed; `scheme` may replace the setting's."""
+        """Return the noise plan whose central variance, from which epsilon is computed, is `variance`.
+
+        The noise scheme is `scheme`, or the setting's if `scheme` is None.
+        """
         scheme = scheme or self.scheme
         provided = self.T if self.reserve is None else self.reserve
         reserve = provided if scheme is Scheme.CONSERVATIVE else 0

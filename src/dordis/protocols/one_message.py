@@ -118,7 +118,10 @@ def open_box(
 def _box_key(
     suite: Suite, parameters: Parameters, shared: bytes, keys: tuple[bytes, bytes], client: int, helper: int, use: str
 ) -> tuple[bytes, bytes]:
-    """Return key and nonce for the box from a client to a helper, bound to the public keys of both parties."""
+    """Return key and nonce for the box from a client to a helper, bound to `keys`: the client's, then the helper's.
+
+    `shared` is the secret that the two agreed on, and `use` the purpose of the box, for domain separation.
+    """
     label, size = kdf.label(use, parameters.round, 0, client, helper), suite.cipher.KEY_BYTES
     derived = kdf.derive(shared, label + b"".join(keys), parameters.digest, size + suite.cipher.NONCE_BYTES)
     return derived[:size], derived[size:]

@@ -97,7 +97,7 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
     """The parameters of one round that all summing protocols have; protocols add their own in subclasses.
 
     `round` is the run id, then the round's index.  A sum is over `n_min` to `n_max` clients, modulo 2^`bits`;
-    `colluders` is T_C.  `ends` has the ends of the chunks in words of eight bytes.  `variances` maps each chunk to its
+    `colluders` is T_C.  `ends` has each chunk's end (a coordinate) in eight bytes.  `variances` maps each chunk to its
     planned noise variance, sigma*^2, as a fraction.  `scheme`, `fraction`, `reserve` are fields of all `NoisePlan`s.
     `tables` and `model` are hashes of noise tables and model; `participations` limits a client's rounds (open arrival).
     """
@@ -151,7 +151,7 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
 
     @property
     def colluders_around(self) -> int:
-        """Return the largest number of colluders with which one honest client may share its secrets."""
+        """Return a bound on the colluders among the clients with which one honest client shares secrets; here T_C."""
         return self.colluders
 
     @property

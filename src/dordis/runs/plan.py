@@ -125,7 +125,7 @@ class RoundPlan:
         return other
 
     def with_projection(self, rule: str | int, alignment: Alignment | None = None) -> "RoundPlan":
-        """Return this plan with updates projected by a rule, as in the setting `privacy.projection`."""
+        """Return this plan with updates projected by `rule`; `alignment`, if known, counts for the rule `adaptive`."""
         if self.setting.records is not None or (rule == projection.AUTO and not self.kind.may_fold):
             rule = projection.OFF
         multiplier = multiplier_for_cost(self.allowed * (1 - self.setting.share))
@@ -133,7 +133,7 @@ class RoundPlan:
         return replace(self, setting=replace(self.setting, buckets=buckets), projection=rule)
 
     def for_alignment(self, alignment: Alignment | None) -> "RoundPlan":
-        """Return this plan; if projection is `adaptive`, with buckets chosen for this alignment, at the same cost."""
+        """Return this plan; if projection is `adaptive`, `alignment` decides `setting.buckets`, at the same cost."""
         if self.projection != projection.ADAPTIVE or alignment is None:
             return self
         return replace(self, allowance=self.allowed).with_projection(self.projection, alignment)
@@ -180,9 +180,9 @@ class RoundPlan:
 
     @property
     def least(self) -> int:
-        """Return the least number of clients of a round: the threshold t or less, or n - T without a list of clients.
+        """Return the least number of clients of a round: n - T if no list of clients is fixed before the sum, else t.
 
-        It is less than t if, after T_C liars and T_C honest clients are evicted, fewer than t clients may be left.
+        It is less than t, but above T_C, if an eviction of T_C liars and T_C honest clients leaves fewer than t.
         """
         n, T_C = self.setting.clients, self.setting.colluders
         if not self.agreement.has_cohort:
@@ -220,7 +220,7 @@ class RoundPlan:
 
     @cached_property
     def _example_terms(self) -> Terms:
-        """Return the terms that the example round keeps exactly."""
+        """Return the strictest terms that the parameters of the `example` round keep."""
         return Terms.from_parameters(self.example(), self.kind)
 
     def for_dim(self, dim: int) -> "RoundPlan":
@@ -329,7 +329,7 @@ class RoundPlan:
 
     @cached_property
     def sampled(self) -> SampledEvents | None:
-        """Return the planned events of a record, each at a round's largest cost; None if the unit is the client."""
+        """Return a record's planned events, each at the cost that invitations promise; None if clients are the unit."""
         if self.setting.records is None:
             return None
         cost = self.promise(self.least).cost
@@ -370,7 +370,7 @@ class RoundPlan:
         )
 
     def costs(self, outputs: Sequence[ChunkOutput]) -> dict[str, float]:
-        """Return by name the simulated costs of a round, such as bytes; empty for strategies that can be deployed."""
+        """Return, by name, costs of a round that no simulation measures, as of `rebasing`; others have none."""
         return self.strategy.costs(self.mechanism.grid, min(len(output.survivors) for output in outputs))
 
     def trust(self, hides_updates: bool, simulated: bool) -> Trust:

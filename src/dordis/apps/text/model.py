@@ -334,7 +334,7 @@ class NoisyCounts:
     weights: Floats = field(repr=False)
 
     def factor(self, expected: Floats) -> float:
-        """Return the x for which x * `expected` fits `total` best (least squares), or `deviation` if that is larger."""
+        """Return the estimated unknown factor, at least `deviation`; `expected` has weights * probabilities."""
         return max(float(self.total @ expected) / float(expected @ expected), self.deviation)
 
 

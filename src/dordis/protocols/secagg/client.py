@@ -295,7 +295,7 @@ class SecAggClient(SummingClient[SecAggState]):
     def unmask(self, request: Unmask) -> Unmasking:
         """Stage 4: disclose shares of the survivors' self-mask seeds and of the dropouts' masking keys.
 
-        Disclose also those of this client's own deposited secrets that the rule of the escrow releases for U3.
+        Disclose also those of this client's own deposited secrets that are due for release (`Escrow.releases`).
         """
         parameters, chunk = self._parameters, request.chunk
         u3 = self._checked_survivors(request.survivors)
