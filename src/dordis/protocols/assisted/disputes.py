@@ -141,7 +141,7 @@ class SetVoices:
         return asked
 
     def hear(self, helper: ClientId, digest: bytes, value: SetValue | None = None) -> None:
-        """Record the digest of a helper's value, and the value if sent whole; a helper with two values is a liar."""
+        """Record the digest of a helper's value, and `value` if sent whole; a helper with two values is `caught`."""
         if value is not None:
             self.asked_whole.add(helper)
         if self.said.get(helper, digest) != digest:
