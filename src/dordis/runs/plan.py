@@ -151,7 +151,7 @@ class RoundPlan:
 
     @property
     def saving(self) -> Saving | None:
-        """Return the bytes that projection saves and the error that it adds; None if updates are not projected."""
+        """Return the bytes that projection saves in each upload, and the error it adds; None without projection."""
         return projection.estimate_saving(self.plan) if self.plan else None
 
     @property
@@ -258,7 +258,7 @@ class RoundPlan:
         return replace(self, setting=setting, allowance=self.allowed)
 
     def _threshold(self, clients: int) -> int:
-        """Return the threshold for `clients` clients: the default, unless the plan has another, which is scaled."""
+        """Return the threshold for `clients` clients: the default if the plan has it, else the plan's, scaled."""
         given = self.setting
         default = default_threshold(clients, given.colluders)
         usual = default_threshold(given.clients, given.colluders)
@@ -348,7 +348,7 @@ class RoundPlan:
         )
 
     def charge(self, parameters: Parameters, arrived: Collection[ClientId] = ()) -> Charge | None:
-        """Return the charge of a round to its clients (if assisted, to `arrived`); None without epsilon or clients."""
+        """Return the charge to a round's clients (if assisted, to `arrived`); None without clients or an epsilon."""
         if not self.proves or not (parameters.clients or arrived):
             return None
         failure = self.agreement.draw_failure
