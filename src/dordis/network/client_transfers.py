@@ -137,7 +137,7 @@ class Transfers:
             return await read_history(response)
 
     async def upload(self, id: int, data: wire.Bulk) -> None:
-        """Upload the vector of the reply to request `id`; give up without progress, or if it is no longer expected."""
+        """Upload the vector of the reply to request `id`; give up if it is refused, or ATTEMPTS get no further."""
         url, attempt, offset, furthest = self._address.url(f"/vectors/{id}"), 0, 0, 0
         while attempt < ATTEMPTS:
             try:

@@ -142,7 +142,7 @@ class ParticipationTally:
         return reduce(RoundCost.plus, by_client, self._spent)._replace(failure=failure)
 
     def plans(self, more: Costs) -> tuple[SampledEvents, ...]:
-        """Return the planned events of every run with sampled records of which a round is counted or in `more`."""
+        """Return the planned events of each run that samples records, if a round of the run is counted or in `more`."""
         return tuple(self._plans_with(more).values())
 
     def _plans_with(self, costs: Costs) -> dict[bytes, SampledEvents]:
@@ -153,7 +153,7 @@ class ParticipationTally:
         return plans
 
     def _indices_with(self, costs: Costs) -> dict[bytes, tuple[int, float]]:
-        """Return for every run 1 plus the largest index of its rounds, and the largest `failure` of a round."""
+        """Return, by run, 1 plus the largest round index and the largest `RoundCost.failure`, with `costs` included."""
         runs = dict(self._indices)  # the server could choose among all indices up to a run's last round
         for (run, index), cost in costs.items():
             indices, likeliest = runs.get(run, (0, 0.0))
@@ -287,7 +287,7 @@ def check_budget(spent: RoundCost, budget: OwnerBudget | None, plans: Sequence[S
 
 
 def check_planned(known: SampledEvents | None, index: int, cost: RoundCost) -> SampledEvents:
-    """Return a run's events at the largest cost so far; raise if a round contradicts `known`, from earlier rounds."""
+    """Return a run's planned events at their largest cost so far; raise if round `index` does not fit `known`."""
     sampling, events = cost.sampled or (WORD, 1)
     if index >= events or (known is not None and (known.sampling, known.events) != (sampling, events)):
         raise ParametersRefused(

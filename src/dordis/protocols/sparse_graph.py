@@ -3,7 +3,8 @@
 The graph is circulant (Harary), on a random circle: Bell et al., "Secure Single-Server Aggregation with
 (Poly)Logarithmic Overhead" (CCS 2020).  The neighbours of a client depend on U, the degree and the seed, never on
 dropouts.  Symbols: U are the n clients of the round, of which at most T drop out and at most T_C collude; k is the
-degree, t_k the share threshold, q the quorum.
+degree, t_k the share threshold, q the quorum, and c_k the largest number of colluding neighbours that is assumed for an
+honest client (`colluding_neighbours`).
 
 Every probability is computed and compared as an exact fraction; logarithms are only printed.  docs/secagg_plus.md has
 the rules and their proofs.  Every client checks that the graph keeps inputs secret.  Only the server checks that the
@@ -108,7 +109,10 @@ class Neighbourhood:
 
     @property
     def p_security(self) -> float:
-        """Return log2 of a bound on the probability that inputs are not kept secret, for one order of the clients."""
+        """Return log2 of a bound on the probability that the event of `p_colluders` or of `p_split` occurs.
+
+        If neither occurs, inputs stay secret.
+        """
         low, high = sorted((self.p_colluders, self.p_split))
         return high if low == -math.inf else high + math.log2(1 + 2.0 ** (low - high))
 
@@ -140,10 +144,10 @@ def solve(n: int, T: int, T_C: int, mode: str) -> Neighbourhood:
 
 
 def failure(mode: str) -> Fraction:
-    """Return a bound on the probability that a sparse graph that clients accept does not keep the inputs secret.
+    """Return a bound on the probability that the sparse graph of a round fails to keep inputs secret.
 
-    Inputs may become known if an honest client has too many colluding neighbours or, in the semi-honest mode, if the
-    honest survivors are not connected.
+    It holds for every graph that `check_neighbourhood` accepts.  Inputs may become known if an honest client has too
+    many colluding neighbours or, in the semi-honest mode, if the honest survivors are not connected.
     """
     return Fraction(1 if is_malicious(mode) else 2, 2**FAILURE)
 
@@ -223,7 +227,10 @@ def tail(population: int, marked: int, drawn: int, most: int) -> Fraction:
 
 
 def _weights(population: int, marked: int, drawn: int, most: int = -1) -> Iterator[tuple[int, int]]:
-    """Yield x and the number of samples with x marked elements, from the greatest x down to `most` + 1."""
+    """Yield x and the number of samples of `drawn` elements of which x are marked, from the greatest x to `most` + 1.
+
+    `marked` of the `population` are marked.  With the default of `most` x goes down to the least possible number.
+    """
     unmarked, top = population - marked, min(marked, drawn)
     weight = math.comb(marked, top) * math.comb(unmarked, drawn - top)
     for x in range(top, max(most, drawn - unmarked - 1, -1), -1):
@@ -241,8 +248,8 @@ def log2(probability: Fraction) -> float:
 def _least_degree(n: int, T: int, T_C: int, mode: str) -> int:
     """Return the least degree k for which `_is_enough` is true, or n - 1, the degree of the complete graph.
 
-    Degrees with the same c_k are searched together.  Among them both probabilities in `_is_enough` fall as k grows, so
-    that bisection finds the least degree.
+    Degrees with the same c_k (`colluding_neighbours`) are searched together.  Among them both probabilities in
+    `_is_enough` fall as k grows, so that bisection finds the least degree.
     """
     k = 2
     while k < n - 1:
@@ -255,7 +262,7 @@ def _least_degree(n: int, T: int, T_C: int, mode: str) -> int:
 
 
 def _stretch(n: int, T_C: int, mode: str, k: int) -> range:
-    """Return the degrees from k on, below the complete graph, with the same c_k as k; c_k grows with the degree."""
+    """Return the degrees k, k + 2, ... below n - 1 that have the same c_k as k; c_k never falls as the degree grows."""
     limit, c_k, degrees = _limit(n, mode), colluding_neighbours(n, T_C, mode, k), range(k, n - 1, 2)
     return degrees[: _first(degrees, lambda j: tail(n - 1, T_C, j, c_k) > limit)]
 
@@ -268,7 +275,7 @@ def _is_enough(n: int, T: int, T_C: int, mode: str, k: int) -> bool:
 
 
 def _limit(n: int, mode: str) -> Fraction:
-    """Return the largest allowed probability that one client has more than c_k colluding neighbours, for one graph."""
+    """Return the largest allowed probability that a client has more than c_k colluding neighbours in a single graph."""
     is_malicious(mode)
     return Fraction(1, n * 2 ** (FAILURE + REDRAWS[mode]))
 

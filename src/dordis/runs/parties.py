@@ -89,7 +89,9 @@ def build_client(
     """Return a client whose owner checks policy, selection and number of participations in each round.
 
     `signing` is the client's signing key, `vrf_key` its key for VRF selection, `registry` the public keys of all
-    clients and `root` the registry root that the owner has pinned.  `options` go to `dordis.rounds.client.Client`.
+    clients and `root` the registry root that the owner has pinned.  `trainings` counts trainings since the last
+    participation, by default in memory.  `receipts` is the client's store of receipts, None in simulations.  `options`
+    go to `dordis.rounds.client.Client`.
     """
     counted = MemoryTrainings() if trainings is None else trainings
     owner = Owner(me, policy, selection, participation, root, vrf_key, beacon, mechanism, counted, receipts)

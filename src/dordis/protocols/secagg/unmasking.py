@@ -51,7 +51,7 @@ class RecoveredSecrets:
 
     A share fits if its hash is right; t is the threshold.  `false` has the dealers that lied: a secret rebuilt from t
     fitting shares contradicts the dealer's commitment.  `short` has the dealers of secrets with fewer than t fitting
-    shares, and for each dealer the number of fitting shares.
+    shares, and for each dealer the number of fitting shares of one such secret.
     """
 
     secrets: dict[ClientId, dict[int, bytes]] = field(repr=False)
@@ -68,8 +68,9 @@ def recover(
 ) -> RecoveredSecrets:
     """Return the dealers' secrets, rebuilt from the shares in `held`, which their neighbourhoods disclosed.
 
-    Shares with a wrong hash are ignored; a secret is rebuilt if at least as many shares as the threshold remain.  The
-    index of a secret counts the secrets of its dealer in `held`, from 0.
+    Shares with a wrong hash are ignored; a secret is rebuilt if at least as many shares as the threshold remain, and is
+    returned if `is_right` accepts it.  The index of a secret is its place, from 0, among the dealer's secrets in
+    `held`.
     """
     secrets: dict[ClientId, dict[int, bytes]] = {u: {} for u in dealers}
     false: set[ClientId] = set()
