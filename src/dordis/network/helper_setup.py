@@ -182,7 +182,7 @@ def read_policy(path: Path | None) -> HelperPolicy:
 
 
 class Assistant(Participant):
-    """A helper that stays connected to a server; it erases private keys of the epochs when they expire."""
+    """A helper that stays connected to a server; it erases the private halves of its epoch keys when they expire."""
 
     def __init__(self, address: Address, login: LoginCredentials, installation: HelperInstallation) -> None:
         super().__init__(address, login, self._create, ASSISTED)
@@ -194,7 +194,7 @@ class Assistant(Participant):
         return self._helper
 
     async def stay(self, once: bool = False, follow: bool = False) -> None:
-        """Serve until the run is over; with `follow`, also in the server's next runs."""
+        """Serve until the run is over; with `follow` also in the server's next runs, with `once` for one connection."""
         erasing = asyncio.ensure_future(self._erase_expired())
         try:
             await super().stay(once, follow)

@@ -116,7 +116,10 @@ def _hash_members(members: Mapping[str, bytes]) -> bytes:
 
 
 def _name_altered(members: Mapping[str, bytes], stated: bytes) -> str:
-    """Return a clause that names the first file whose hash differs from its hash in `contents.json`."""
+    """Return a clause that names the first file whose hash differs from its hash in `contents.json`.
+
+    `stated` is the content of `contents.json`; if all hashes agree, the clause names `contents.json`.
+    """
     try:
         hashes = msgspec.json.decode(stated, type=dict[str, str])
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -140,14 +140,14 @@ class RunFacts:
 
     @property
     def noise_ratios(self) -> tuple[float, ...]:
-        """Return the charged noise variance divided by its target, of every round with a `noise_ratio`."""
+        """Return the `noise_ratio` of every round that has one."""
         return tuple(ratio for record in self.run.rounds if (ratio := self.noise_ratio(record)) is not None)
 
     def noise_ratio(self, record: RoundRecord) -> float | None:
-        """Return the charged noise variance of a round divided by its target; None without noise.
+        """Return the charged noise variance of a round divided by the planned variance sigma*^2; None without noise.
 
-        Also None for the strategy `local`: the noise of one client is charged, but the target is the noise of all
-        clients together.
+        Also None for the strategy `local`: the noise of one client is charged, but the noise of all clients together
+        is planned.
         """
         if self.trust.noise is NoiseFrom.CLIENT or record.charged is None or not record.wanted:
             return None
@@ -155,7 +155,7 @@ class RunFacts:
 
     @property
     def rounds_short_of_noise(self) -> int:
-        """Return how many rounds had less charged noise than the target; 0 unless clients add the noise together."""
+        """Return how many rounds had less charged noise than planned; 0 unless clients add the noise together."""
         return sum(r < 1 - _CLOSE for r in self.noise_ratios) if self.trust.noise is NoiseFrom.CLIENTS else 0
 
     @property

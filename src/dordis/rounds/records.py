@@ -68,11 +68,11 @@ class RecordClient(AppClient):
 
     @abstractmethod
     def record_gradients(self, round: RoundInfo, model: Numbers, places: Places) -> Reals:
-        """Return one row for each of the `width` indices in `places`: what the record adds to the update.
+        """Return one row for each index in `places`: what the record with this index adds to the update.
 
-        For gradient descent this is the negative gradient; other docstrings call it the record's gradient.  A row must
-        depend on the model and its own record only; a row for a `DUMMY` may have any values.  The next call may
-        overwrite the array.
+        `places` has `width` indices; some may be `DUMMY`.  For gradient descent a row is the negative gradient; other
+        docstrings call it the record's gradient.  A row must depend on the model and its own record only; a row for a
+        `DUMMY` may have any values.  The next call may overwrite the array.
         """
 
     def begin(self, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> None:
@@ -274,9 +274,9 @@ def check_rows(rows: Any, width: int, dim: int) -> Reals:
 
 
 def _slice(source: RecordClient, round: RoundInfo, model: Numbers, chosen: Places, dim: int, attempt: Attempt) -> Reals:
-    """Return the gradients of one slice.
+    """Return a row with the gradient of each record in `chosen`, a slice (at most `source.width` records).
 
-    If this computation raises, compute the gradient of each record alone; if that raises, the record's row is NaN.
+    The gradients are computed together.  If that fails, each is computed alone; if that fails too, its row is NaN.
     """
     width = source.width
 

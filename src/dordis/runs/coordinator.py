@@ -171,7 +171,7 @@ class Coordinator:
         return self._evaluate(self._use_sum(number, index))
 
     def _use_sum(self, number: int, index: int) -> FinishedRound:
-        """Run a round until the application has used its sum; return the round without the metrics of the model."""
+        """Run round `number`, from this index on, until its sum is used; return the round without the metrics."""
         self._count = max(self._count, number)
         began, started = (timestamp(), time.perf_counter()) if self._early is None else self._early.began
         if self._interrupted is not None and self._interrupted.number == number:

@@ -206,6 +206,7 @@ def toy_design(
     """Return the plan of a small run for `audit`: all clients take part in every round.
 
     An update has at least as many coordinates as there are clients, so that each client has a coordinate of its own.
+    With `strategy` None the strategy is XNoise with its default scheme.
     """
     everyone = ParticipationSchedule(clients, clients, rounds)
     dim = max(LEAST_DIM, clients)

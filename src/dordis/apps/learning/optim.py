@@ -120,9 +120,9 @@ def scheduled_rate(lr: float, schedule: RateSchedule | None, memory: Memory) -> 
 
 
 def update_average(memory: Memory, name: str, value: Floats, beta: float) -> Memory:
-    """Return the moving average `name` of a memory after `value` is added, and the sum of the weights in the average.
+    """Return a moving average after `value` is added: two entries of the memory, `name` and `name` + "_weight".
 
-    `beta` is the weight of the past.
+    The first entry is the average, the second the sum of the weights in it.  `beta` is the weight of the past.
     """
     average = beta * memory.get(name, np.zeros(value.size)) + (1 - beta) * value
     weight = beta * memory.get(f"{name}_weight", np.zeros(())) + (1 - beta)

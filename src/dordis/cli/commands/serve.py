@@ -119,7 +119,11 @@ def serve_run(
     tries: int | None,
     begin: Callable[[Path], None] | None = None,
 ) -> None:
-    """Start, resume or succeed one run, and serve it to its end; `begin` is called with the directory of a new run."""
+    """Start, resume or succeed one run, and serve it to its end.
+
+    `resume` is the directory of a run to resume, `succeed` that of a run to continue in a new run.  `tries` replaces
+    the setting `federation.tries` of a resumed run, unless it is None.  `begin` is called with the run's directory.
+    """
     from dordis.cli.commands.run import confirm_prospects, print_outcome, run_rounds
     from dordis.config import reading
     from dordis.durable_files import lock_directory, write_new

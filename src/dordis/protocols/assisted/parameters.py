@@ -164,7 +164,7 @@ def check_keys_repeated(parameters: AssistedParameters) -> None:
 
 
 def check_arrivals(parameters: AssistedParameters) -> None:
-    """Raise ParametersRefused if n_min < n_max / 2, which leaves no base noise, unless `no_base` is set."""
+    """Raise ParametersRefused if n_min < n_max / 2, unless `no_base` is set: `single` then has no base noise."""
     if 2 * parameters.n_min < parameters.n_max and not parameters.no_base:
         raise ParametersRefused(
             f"n_min = {parameters.n_min} is below half of n_max = {parameters.n_max}: more than f helpers could "

@@ -116,7 +116,7 @@ class ChunkServer(SummingChunk):
         self._due = self.parameters.escrow(self.chunk).releases(self.u3)
 
     def _add(self, inputs: Accumulator, u: ClientId, reply: MaskedInput) -> bytes:
-        """Add the upload of client u to the sum and return its token; raise, without adding, if either is wrong."""
+        """Add client u's upload to the sum; return its token.  Raise, without adding, if token or vector is wrong."""
         expected = split(self._setup.keys[u].tokens, KEY_BYTES, len(self.parameters.chunks))[self.chunk]
         if masking.token_hash(self.parameters, self.chunk, u, reply.token) != expected:
             raise ProtocolError("the upload token is not the advertised one")
@@ -205,7 +205,7 @@ class ChunkServer(SummingChunk):
     def _parse_shares(
         self, v: ClientId, places: Mapping[ClientId, Sequence[int]], shares: bytes
     ) -> unmasking.DisclosedShares:
-        """Return the parsed shares that client v disclosed; if the hash of any share is wrong, v counts as a liar.
+        """Return the parsed shares that client v disclosed; if any has a wrong hash, also add v to the liars.
 
         `places` has, by dealer, the indices of the secrets whose shares are in `shares`.
         """
@@ -253,7 +253,10 @@ class ChunkServer(SummingChunk):
         self._recover_secrets(owing, replies)
 
     def _recover_secrets(self, owing: Mapping[ClientId, tuple[int, ...]], replies: Replies) -> None:
-        """Rebuild the secrets in `owing` from the shares in `replies`; secrets that cannot be rebuilt stay missing."""
+        """Rebuild the secrets in `owing` from the shares in `replies`; secrets that cannot be rebuilt stay missing.
+
+        `owing` has, by client, the indices of its due secrets.
+        """
         held = self._collect(self.u5, NoiseShares, replies, partial(self._checked_shares, owing=owing))
 
         def is_right(u: ClientId, place: int, secret: bytes) -> bool:
