@@ -58,12 +58,14 @@ def draw_samples(
 ) -> int:
     """Add to acc the samples whose cells do not escape; list the other samples (escapes), and return their number.
 
-    `cells` and `hats` start with the first sample of the page that contains sample `first`; sample `first` is added to
-    acc[0].  With k = `log_width` = 0 there are no hats.  For each escape `places` receives its index in acc, `tops`
-    receives its cell minus `first_escape`, and `blocks` receives the 16 bytes from which a block cipher makes the
-    random bytes of the escape.  They are the first three words of `origin` and a big-endian word: the fourth word of
-    `origin` plus PAGE times the number of the page plus the number of the escape in its page.  `places` must have room
-    for one more than the largest number of escapes.
+    `cells` has the cells of samples, and `hats` the random numbers from which distances under the hats are drawn.  Both
+    start with the first sample of the page that contains sample `first`; sample `first` is added to acc[0].  `hats` is
+    not used if k = `log_width` = 0.  `stairs` maps cells to nodes (`STAIR`).
+
+    For each escape `places` receives its index in acc, `tops` receives its cell minus `first_escape`, and `blocks`
+    receives the 16 bytes from which a block cipher makes the random bytes of the escape.  These 16 bytes are the first
+    three words of `origin` and a big-endian word: the fourth word of `origin` plus PAGE times the number of the page
+    plus the number of the escape in its page.  `places` must have room for one more than the largest number of escapes.
     """
     skip = first % PAGE
     limit = np.uint16(first_escape)
@@ -189,10 +191,11 @@ def resolve_escapes(
 ) -> None:
     """Add to acc, for each escape, the least x with C[x] > u, where u = top * 2^112 + the block's first fourteen bytes.
 
-    Blocks are outputs of the cipher, little-endian.  C is the cumulative residual at x = -X .. X; `residual` has it as
-    rows (high word, low word).  In most cases one row of `index` determines x.  This is row `u >> (64 + shift)`.  A row
-    has the first place in `residual` whose C is at least row << (64 + shift), and, for the places from there on, the
-    next 16 bits of C.
+    `places` has the index of each escape in acc, and `tops` its top, its cell minus the first cell that escapes, as
+    `draw_samples` lists them.  Blocks are outputs of the cipher, little-endian.  C is the cumulative residual at x = -X
+    .. X; `residual` has it as rows (high word, low word).  In most cases one row of `index` determines x.  This is row
+    `u >> (64 + shift)`.  A row has the first place in `residual` whose C is at least row << (64 + shift), and, for the
+    places from there on, the next 16 bits of C.
     """
     largest = len(residual) // 2
     for e in range(places.size):
@@ -217,7 +220,7 @@ _32 = np.uint64(32)
 
 @inline_kernel
 def _times(a: Wide, factor: Any) -> Wide:
-    """Multiply a 128-bit number by a factor below 2^32."""
+    """Return `a` times `factor` modulo 2^128; `factor` is below 2^32."""
     low = (a[1] & _HALF) * factor
     middle = (a[1] >> _32) * factor + (low >> _32)
     return a[0] * factor + (middle >> _32), (middle << _32) | (low & _HALF)

@@ -57,7 +57,8 @@ class RecordEncoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def for_scale(cls, sampled: RecordSampling, scaled_clip: float, block: int) -> "RecordEncoding":
         """Return the encoding in which a record at the clip bound has the norm `scaled_clip`, in integer units.
 
-        `scaled_clip` must be sqrt(block) C_q / 2^k for a result (C_q, k) of `scale_for`.
+        `scaled_clip` must be a value that the encoding reaches exactly: sqrt(block) C_q / 2^k, where (C_q, k) is a
+        result of `scale_for`.
         """
         length, shift = scale_for(scaled_clip, block)
         return cls(sampled.sampling, length, shift, sampled.records, sampled.events)

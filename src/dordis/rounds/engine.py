@@ -137,7 +137,7 @@ class RoundRunner(Protocol):
         """Invite clients and let them train; return the clients that are ready."""
 
     def still_ready(self, ready: Collection[ClientId]) -> Collection[ClientId]:
-        """Return those of the `ready` clients that have neither disconnected nor been revoked since `gather` returned.
+        """Return `ready` without the clients known to be disconnected, excluded or revoked since `gather` returned.
 
         Called before the parameters are fixed.
         """
