@@ -243,7 +243,10 @@ def check_forward(invite: Invite, shown: Mapping[bytes, int]) -> None:
 
 
 def check_not_left(invite: Invite, left: Collection[bytes]) -> None:
-    """Raise UnexpectedRequest if this client has left the round: to enter it again would need a second set of keys."""
+    """Raise UnexpectedRequest if the round is one of `left`, the round ids of the rounds that this client has left.
+
+    To enter a round again would need a second set of keys.
+    """
     if invite.round in left:
         raise UnexpectedRequest("this client has left the round for another one")
 

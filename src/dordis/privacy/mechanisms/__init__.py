@@ -112,7 +112,7 @@ class Mechanism(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_parameters(cls, grid: Grid, clip: float, sensitivity: int, noise: str) -> Self:
-        """Return the mechanism that a round's parameters describe; `noise` is what its property `noise` returned."""
+        """Return the mechanism that a round's parameters describe; `noise` is the text from its property `noise`."""
         return cls(grid, clip, sensitivity)
 
     @property
@@ -205,7 +205,7 @@ def find_builtin_mechanism(name: str) -> type[Mechanism]:
 
 
 def mechanism_name(kind: type[Mechanism]) -> str:
-    """Return the tag of a mechanism, or `module:Class` if it has none."""
+    """Return the name by which `load_mechanism` finds a mechanism: its tag, or `module:Class` if it has none."""
     return str(kind.__struct_config__.tag or f"{kind.__module__}:{kind.__qualname__}")
 
 
