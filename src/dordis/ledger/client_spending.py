@@ -206,7 +206,7 @@ class Account:
         self._add(charge.clients, charge.costs(), 1)
 
     def check_refusable(self, charge: Charge) -> None:
-        """Raise InputError unless a charge is valid (`check_reservable`) and exceeds the budget."""
+        """Raise InputError unless a refusal of `charge` is right: it is valid (`check_reservable`) and over budget."""
         self.check_reservable(charge)
         try:
             self.check_budget(charge)

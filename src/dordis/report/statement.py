@@ -210,7 +210,7 @@ def _colluders(manifest: Manifest, noun: str) -> str:
 
 
 def _selection(manifest: Manifest) -> Iterator[str]:
-    """Yield sentences on how many colluders a server can get into one round by trying many manifests."""
+    """Yield sentences on how many colluders can be in one round, even if the server tries many manifests."""
     plan, has_beacon = manifest.plan, bool(manifest.config.get("deployment", {}).get("beacon"))
     if not plan.all_colluders:
         return

@@ -337,7 +337,7 @@ class TimedTraining(ZeroOnFailure):
         return begun.result()
 
     def encode(self, what: str, work: Callable[[], Result], dim: int) -> Result | None:
-        """Return the encoded update, None if `work` failed, after a whole number of encoding windows (`LEAST_WINDOW`).
+        """Return the encoded update, None if `work` failed, after a whole number of windows; `dim` sets their length.
 
         The exact time would reveal the number of rounding attempts, which depends on the data.
         """

@@ -323,7 +323,7 @@ class SecAggPrediction:
         return tuple(self._answering(CollectInput))
 
     def check_before_disclosure(self) -> None:
-        """Raise if too few clients upload or, in the malicious mode, if too few clients sign U3, the survivors."""
+        """Raise if the round fails before disclosure: too few clients upload or, in the malicious mode, sign U3."""
         self._check_quorums(STAGES[_UPLOAD:_UNMASK])
 
     def check_after_disclosure(self) -> None:
