@@ -214,7 +214,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     @property
     def owner_charge(self) -> "OwnerCharge":
-        """Return the largest cost that each client's owner may count for this round: that after up to T dropouts."""
+        """Return the largest cost that owners may count for this round: at the least noise after up to T dropouts."""
         costs = msgspec.structs.replace(self, dropped=()).after_dropouts({}).costs()
         cost = accounting.compose_costs((theta_squared(one.event), 1) for one in costs)
         return OwnerCharge(self.clients, None if math.isinf(cost) else cost, math.fsum(one.distance for one in costs))
@@ -227,7 +227,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 @dataclass(frozen=True)
 class OwnerCharge:
-    """The largest cost that owners of `clients` may count for a round: theta^2 of theta-GDP; None if they count none.
+    """The largest cost, a theta^2 (None if no bound on it is known), that owners of `clients` may count for a round.
 
     `distance` is the total variation distance between the noise that is drawn and the noise that is analysed.
     """

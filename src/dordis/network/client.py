@@ -217,7 +217,7 @@ class Participant(ServerContact):
         self._silence_timer = asyncio.get_running_loop().call_later(self._silence, self._leave_round, party)
 
     def _leave_round(self, party: Party) -> None:
-        """Leave the open round, unless one of its requests is being handled."""
+        """Leave the open round, unless a request is being handled or a model downloaded; helpers do nothing here."""
         if isinstance(party, Client) and not (self._handling.locked() or self._downloading.locked()):
             self._rounds.end()
             party.close()

@@ -171,7 +171,7 @@ RATES = tuple(Fraction(tenths, 10) for tenths in range(5))
 
 @dataclass(frozen=True)
 class DropoutForecast:
-    """The epsilon of a run with each of three noise schemes, if `dropped` clients drop out of every round.
+    """The epsilon of a run with `orig`, `conservative` and XNoise, if `dropped` clients drop out of every round.
 
     `rate` is the dropout rate from which `dropped` was computed.  An epsilon is None if such rounds fail.
     """

@@ -238,7 +238,8 @@ class Client(AppClient):
     def next_model(self, round: RoundInfo, model: Numbers, aggregate: Aggregate) -> Floats | None:
         """Return the model after the server's step along the mean of `aggregate`.
 
-        Return None if the server's optimiser has memory, or if sum and model have different lengths.
+        Return None if the server's optimiser has memory, which clients do not know, or if sum and model have different
+        lengths.
         """
         if not self.follows or model.size != aggregate.total.size:
             return None
