@@ -159,7 +159,7 @@ def check_mode(policy: Policy, terms: Terms) -> None:
 
 
 def check_cohort(policy: Policy, terms: Terms) -> None:
-    """Raise ParametersRefused if the round has too few clients."""
+    """Raise ParametersRefused if the terms allow a round with fewer clients than the policy's `cohort`."""
     if terms.clients < policy.cohort:
         raise _refused("cohort", f"{terms.clients} clients are fewer than {policy.cohort}")
 
