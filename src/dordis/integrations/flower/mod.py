@@ -282,7 +282,8 @@ def find_protocol(description: RunDescription) -> SummingProtocol:
 def build_selection(description: RunDescription, registry: Registry, beacon: Beacon | None) -> Selection:
     """Return the selection of a run; raise ParametersRefused if nodes cannot verify this kind of selection.
 
-    With SecAgg+, a node that has a beacon uses it to compute the order in which clients are scheduled.
+    `balanced` schedules clients in an order that follows from run id and registry, and with SecAgg+ from `beacon` too,
+    unless `beacon` is None.
     """
     protocol = find_protocol(description)
     known = (BALANCED, UNIFORM) if protocol.has_cohort else (BALANCED, UNIFORM, OPEN)
