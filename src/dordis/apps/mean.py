@@ -44,7 +44,7 @@ class PooledServer(AppServer):
         return self._total.size
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
-        """Add a round's sum to the total; add the number of clients in it, for each coordinate, to the count."""
+        """Add a round's sum to the total, and for each coordinate the number of summed clients to the count."""
         self._total += aggregate.total
         self._count += aggregate.counts
 

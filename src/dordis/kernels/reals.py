@@ -144,7 +144,7 @@ def _round_to_nearest(x: Reals, scale: float, out: npt.NDArray[np.int32]) -> boo
 
 @kernel
 def _sum_integer_squares(x: npt.NDArray[np.int32]) -> tuple[np.uint64, np.uint64]:
-    """Return the sum of the high and the sum of the low 32 bits of the squares; for 2^32 numbers both fit 64 bits."""
+    """Return the sum of the high and of the low 32 bits of the squares; of up to 2^32 numbers both fit 64 bits."""
     high = np.uint64(0)
     low = np.uint64(0)
     for i in range(x.size):

@@ -117,7 +117,7 @@ class CentralGaussian(GaussianMechanism, frozen=True, tag="central-gaussian", kw
         return Gaussian(self.sigma * self.grid.scale / math.sqrt(self.sensitivity))
 
     def noise_variances(self, survivors: int, clients: int, colluders: int) -> NoiseVariances:
-        """Return the variance of the server's noise as all three values, because dropout does not change it."""
+        """Return the variance of the server's noise, which dropout does not change: as planned, left and charged."""
         variance = (self.sigma * self.grid.scale) ** 2
         return NoiseVariances(variance, variance, variance)
 

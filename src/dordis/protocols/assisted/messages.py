@@ -86,7 +86,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class BoxesOpened(Message, frozen=True):
-    """`named` has the ids of clients whose box or seeds are wrong, in words of eight bytes.
+    """The reply to `OpenBoxes`; `named` has the ids of clients whose box or seeds are wrong, in words of eight bytes.
 
     `unable` is true if the helper has no private key for this round, and therefore opened no box.
     """

@@ -135,7 +135,10 @@ class Channel:
 def commitment(
     parameters: CohortParameters, chunk: int, client: ClientId, use: str, index: int, secret: bytes
 ) -> bytes:
-    """Return a client's commitment to one of its secrets; `use` and `index` say which of its secrets this is."""
+    """Return a client's commitment to one of its secrets.
+
+    `use` is "self-mask", with index 0, or "noise", with the index of the deposited secret.
+    """
     label = kdf.label(f"commit-{use}", parameters.round, chunk, client, index)
     return kdf.commit(label, parameters.digest, secret)
 
