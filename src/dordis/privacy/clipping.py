@@ -81,7 +81,7 @@ class Clipping:
 
 
 def clipping_bit(scale: int) -> FurtherRelease:
-    """Return the further release of the clipping bits, which are encoded as `scale` or -`scale`."""
+    """Return the further release of clipping bits (is the norm within the bound?), encoded as `scale` or -`scale`."""
     return FurtherRelease(CLIPPING_BIT, scale)
 
 
