@@ -128,7 +128,7 @@ class UniformSelection:
         return self.select(index, available).clients
 
     def claim(self, invite: Invite, me: ClientId, vrf_key: bytes) -> bytes | None:
-        """Return an empty proof; raise in the malicious mode."""
+        """Return an empty proof; raise in the malicious mode, because nobody can verify the server's choice."""
         check_semi_honest(invite.terms.mode)
         return b""
 
@@ -139,7 +139,10 @@ class UniformSelection:
         return select_at_least(self.least, shuffle(sorted(set(available)), stream)[: self.count])
 
     def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
-        """Raise in the malicious mode; raise if U lacks this client, or if a round without U allows too few clients."""
+        """Raise in the malicious mode, because no client can verify a random draw of the server.
+
+        Raise also if U lacks this client, or, without U, if the round allows a sum of fewer clients than `least`.
+        """
         check_semi_honest(parameters.mode)
         if isinstance(parameters, CohortParameters):
             check_member(parameters, me)
