@@ -246,7 +246,7 @@ class ScheduledSelection(ABC):
         return b""
 
     def select(self, index: int, available: Collection[ClientId], proofs: Proofs = NO_PROOFS) -> SelectedClients:
-        """Select the scheduled clients that are available."""
+        """Select the scheduled clients among `available`; raise TooFewClients if they are fewer than `least`."""
         return select_at_least(self.least, self.candidates(index, available))
 
     def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
