@@ -231,7 +231,10 @@ def bundle_name(path: Iterable[str]) -> str:
 
 
 def digest_training(content: RecordDict, environment: bytes, message_type: str = TRAIN, group: str = "") -> Floats:
-    """Return the digest of all data that a node receives for training, as 32 numbers in the place of the model."""
+    """Return the digest of all data that a node receives for training, as 32 numbers in the place of the model.
+
+    `environment` is the digest of run config and app bundle (`digest_environment`).
+    """
     parts = ENCODER.encode((digest_content(content), environment, message_type, group))
     return np.frombuffer(hashlib.sha256(b"dordis/v1/flower-train" + parts).digest(), np.uint8).astype(np.float32)
 
@@ -257,7 +260,7 @@ def check_invitation_names(invite: Invite, received: ModelBytes) -> None:
 
 
 def check_same_records(asked: Iterable[FlowerMessage]) -> None:
-    """Raise InputError if the strategy sends different records to different nodes: nodes would refuse the round."""
+    """Raise InputError if the strategy sends nodes different models or configs: the nodes would refuse the round."""
     contents = {id(message.content): message.content for message in asked}  # most strategies send one object to all
     if len({digest_content(content) for content in contents.values()}) > 1:
         raise InputError(
