@@ -183,7 +183,10 @@ class Behaviour(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class BehaviourTrace:
-    """A trace of times of activity: a client leaves at the first request that comes while its device is inactive."""
+    """A trace of times of activity: a client leaves at the first request that comes while its device is inactive.
+
+    Round i begins i times `seconds` after the start of the trace; its `stages` are `stage_seconds` apart.
+    """
 
     devices: Sequence[Behaviour]
     seconds: float

@@ -316,7 +316,7 @@ def noisy_sums(
 
 
 def price_terms(event: Event, times: int = 1) -> tuple[Term, ...]:
-    """Return `times` repetitions of an event as terms; raise InputError for an event without a known bound."""
+    """Return `times` repetitions of an event as terms of a price; raise InputError if no bound on it is known."""
     match event:
         case SkellamSum(l2_squared, l1, variance):
             return (SkellamTerm(times, SkellamSum(float(l2_squared), float(l1), float(variance))),)

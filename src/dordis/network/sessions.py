@@ -109,7 +109,7 @@ class MeteredContext(ssl.SSLContext):
     sslobject_class = MeteredTLS
 
     def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **options: Any) -> ssl.SSLObject:
-        """Return the TLS object of the connection on which the present asyncio task starts TLS."""
+        """Return a TLS object that can send alerts on `ACCEPTED`, the socket on which the present task starts TLS."""
         tls, accepted = super().wrap_bio(incoming, outgoing, *args, **options), ACCEPTED.get()
         if isinstance(tls, MeteredTLS) and accepted is not None:
             tls.send_alert = partial(send_rest, accepted, outgoing)

@@ -182,7 +182,7 @@ class Participation(ABC):
             return tally.spent(more)
 
     def plans(self, more: Costs = NO_COSTS) -> tuple[SampledEvents, ...]:
-        """Return the planned events of each run with sampled records, with the rounds in `more` included."""
+        """Return the planned events of each run that samples records, if a round of it is counted or in `more`."""
         with self._locked() as (tally, _):
             return tally.plans(more)
 

@@ -347,7 +347,7 @@ def check_agreed(parameters: Parameters, mechanism: Mechanism) -> None:
 
 
 def check_records(parameters: Parameters, mechanism: Mechanism) -> None:
-    """If records are the unit of privacy, raise ParametersRefused unless the other parameters fit the accounting."""
+    """With records as the unit of privacy, raise ParametersRefused unless mechanism and round fit their accounting."""
     records, grid = parameters.encoding.records, mechanism.grid
     if not records:
         return

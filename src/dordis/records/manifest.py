@@ -179,7 +179,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def describe_fidelity(fidelity: str, where: str) -> str:
-    """Return a clause that describes a fidelity; empty if the fidelity is unknown."""
+    """Return a clause on a fidelity, and on `where` a simulation ran, such as "in one process"; empty if unknown."""
     return _FIDELITIES.get(fidelity, "").format(where=where)
 
 

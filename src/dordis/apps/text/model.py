@@ -342,7 +342,7 @@ class NoisyCounts:
 class Zipf:
     """The prior of words: the word of rank r has a probability proportional to (r + shift)^-exponent.
 
-    Under the prior every rank is equally likely for a word.
+    The prior assumes that a word has every rank with the same probability.
     """
 
     exponent: float = 1.4

@@ -242,7 +242,7 @@ class DordisGrid(Grid):
         return replies
 
     def _begin(self, layout: Layout, per_round: int, timeout: float | None) -> "PrivateRun":
-        """Enrol the nodes, plan the noise and begin the records; return the new run."""
+        """Enrol the nodes, plan the noise and begin the records; return the new run, whose models have this layout."""
         transport, training = GridTransport(self._grid), TrainMessages()
         mode = self._settings.get("protocol", {}).get("mode", Protocol().mode)
         has_helpers = find_protocol(self._settings).helpers > 0

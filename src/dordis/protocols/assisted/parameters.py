@@ -35,6 +35,7 @@ class EpochKey(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     """A helper's public key for the rounds `first` to `last` of a run, signed with the helper's registered key."""
 
     epoch: int
+    """The number of this key in the run; helpers make a key for each round, so it is `first` and `last`, too."""
     first: int
     last: int
     not_after: int
