@@ -113,7 +113,7 @@ class Worker:
         return self._sums.pop(sum.number, Accumulator(sum.dim, sum.bits)).close()
 
     def willing(self, cap: int | None) -> list[ClientId]:
-        """Return the clients of this process that have participations left."""
+        """Return the clients of this process with fewer participations than `cap`; all of them if `cap` is None."""
         return self._clients.willing(cap)
 
 
@@ -151,7 +151,7 @@ class Workers:
         return getattr(self._handles[place], name).remote(*arguments)
 
     def result(self, place: int, reference: Any) -> Any:
-        """Return the result of a call in process `place`, None if this is lost; raise a DordisError that the call raised."""
+        """Return the result of a call in process `place`, None if that is lost; raise the DordisError of the call."""
         try:
             return ray.get(reference)
         except GONE:
@@ -201,7 +201,7 @@ class RayExchange(MessageMeter):
                 yield from self._counted(answers)
 
     def _by_place(self, requests: Requests) -> dict[int, dict[ClientId, Message]]:
-        """Return requests by index of the client's process; leave out lost requests and those marked `ahead`."""
+        """Return requests by process index and client, without lost or `ahead` ones and those to lost processes."""
         asked: dict[int, dict[ClientId, Message]] = {}
         for u, request in requests.items():  # a request marked `ahead` only lets the client start computing early
             if u in self._workers and not request.ahead and not self._lost(u, request):
