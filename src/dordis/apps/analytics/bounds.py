@@ -164,9 +164,10 @@ def count_bins(
 
 
 def bin_shares(values: Floats, owner: npt.NDArray[np.int64]) -> Updates:
-    """Return a function from a client's index to the client's counts of all bins of all columns, which are its update.
+    """Return a function from a client's index to the client's update: its counts of all bins, column after column.
 
-    If n of the client's cells in a column are not empty, each of these cells adds 1 / n to the bin of its value.
+    `values` has the shape (rows, columns), with NaN in empty cells; `owner` has the index of each row's client.  If n
+    of the client's cells in a column are not empty, each of these cells adds 1 / n to the bin of its value.
 
     >>> update = bin_shares(np.array([[1.0], [4.0], [np.nan], [4.0]]), np.array([0, 0, 1, 0]))
     >>> update(0)[np.flatnonzero(update(0))].round(2).tolist(), update(1).any().item()
@@ -190,6 +191,9 @@ def bin_shares(values: Floats, owner: npt.NDArray[np.int64]) -> Updates:
 def find_bins(values: Floats) -> npt.NDArray[np.int64]:
     """Return the zero-based index of each value's bin within its column.
 
+    The first bins of a column are for 0 and positive values, one for each exponent from LEAST to MOST; then come as
+    many bins for negative values.
+
     >>> (find_bins(np.array([1.0, 1.5, 0.0, -4.0])) + LEAST).tolist()
     [0, 1, -20, 86]
     """
@@ -208,10 +212,10 @@ def quantile(columns: int) -> float:
 
 
 def select_bounds(counts: Floats, sigma: float) -> Bounds:
-    """Return the bounds of each column from noisy counts of the shape (columns, WIDTH).
+    """Return the bounds of each column from the noisy counts of its WIDTH bins, of the shape (columns, WIDTH).
 
     `sigma` is the standard deviation of the noise in each count.  Raise InputError if a column has no count above the
-    threshold (`quantile`).
+    threshold, which is `quantile` times `sigma`.
     """
     bounds, found = read_counts(counts, sigma)
     if not found.all():
@@ -223,9 +227,10 @@ def select_bounds(counts: Floats, sigma: float) -> Bounds:
 
 
 def read_counts(counts: Floats, sigma: float) -> tuple[Bounds, npt.NDArray[np.bool_]]:
-    """Return the bounds of each column, and whether one of its noisy counts exceeds the threshold (`quantile`).
+    """Return the bounds of each column, and whether one of its noisy counts exceeds the threshold.
 
-    If none does, both bounds of the column are 0.  `sigma` is the standard deviation of the noise in each count.
+    If none does, both bounds of the column are 0.  `sigma` is the standard deviation of the noise in each count; the
+    threshold is `sigma` times `quantile`.
     """
     sides = counts.reshape(-1, 2, _SIDE)
     seen = sides > quantile(len(counts)) * sigma
