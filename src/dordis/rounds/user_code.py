@@ -380,7 +380,7 @@ def user_code_for(train_seconds: float | None, tell_owner: TellOwner, note: Note
 
 
 def rehearse(app: AppClient, server: AppServer, clip: float, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Return the seconds of one training from the application's initial model; raise InputError if it fails."""
+    """Return the seconds of one training with this clip bound from the initial model; raise InputError if it fails."""
     failures: list[str] = []
     model, info = ModelBytes.from_numbers(server.model(), server.dtype), RoundInfo(1, 0, bytes(RUN_BYTES), clip)
     names, started = {value.name for value in server.further}, clock()
