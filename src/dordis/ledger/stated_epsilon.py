@@ -94,7 +94,10 @@ def predecessor_budgets(account: Account, manifest: Manifest | None) -> list[Bud
 
 
 def epsilon_at_delta(budget: Budget, delta: float) -> float:
-    """Return an epsilon that holds at `delta`: that of the budget, or a larger one if `delta` is below the budget's."""
+    """Return an epsilon that holds at `delta`: that of the budget, or a larger one if `delta` is below the budget's.
+
+    If the budget's epsilon is None, the result is 0, which proves nothing.
+    """
     if budget.epsilon is None or delta >= budget.delta:
         return budget.epsilon or 0.0
     return max(budget.epsilon, gdp.epsilon(gdp.theta_budget(budget.epsilon, budget.delta), delta))

@@ -127,7 +127,7 @@ def sum_and_evict(rounds: RoundRunner, agreed: AgreedRound, evictions: Evictions
 
 
 def next_index(ledger: Ledger | None, last: RoundRecord | None, failures: Collection[FailedAttempt] = ()) -> int:
-    """Return the first index that no finished round, charge or failed attempt of the run has used."""
+    """Return 1 plus the largest index of a finished round, charge or failed attempt of the run; 0 if there is none."""
     recorded = -1 if last is None else last.index
     charged = -1 if ledger is None else ledger.last_index()
     return max(recorded, charged, *(failed.index for failed in failures)) + 1
