@@ -108,9 +108,9 @@ def is_ended_by_budget(account: Account, manifest: Manifest) -> bool:
 
     Somebody who ended a run because of its results could forge such a line, so that only the epsilon spent is stated
     and not the budget.  Therefore the refused round must fulfil three conditions.  It must be like the run's rounds
-    (`is_like_rounds`).  It must exceed the budget by its cost alone (`Account.is_beyond_budget`).  And without dropout
-    a client could afford as many such rounds as the participation cap allows.  A forged line that fulfils them lowers
-    the stated epsilon by no more than about the cost of one round.
+    (`is_like_rounds`).  It must exceed the budget even without its `failure` (`Account.is_beyond_budget`).  And
+    without dropout a client could afford as many such rounds as the participation cap allows.  A forged line that
+    fulfils them lowers the stated epsilon by no more than about the cost of one round.
     """
     refused = account.refused
     if refused is None or not manifest.trust.stops or manifest.budget is None:

@@ -180,9 +180,10 @@ class RoundPlan:
 
     @property
     def least(self) -> int:
-        """Return the least number of clients of a round: n - T if no list of clients is fixed before the sum, else t.
+        """Return the least number of clients of a round; without a list of clients fixed before the sum it is n - T.
 
-        It is less than t, but above T_C, if an eviction of T_C liars and T_C honest clients leaves fewer than t.
+        Otherwise it is the threshold t, or max{n - 2 T_C, T_C + 1} if that is less: up to T_C liars and T_C honest
+        clients may have been evicted.
         """
         n, T_C = self.setting.clients, self.setting.colluders
         if not self.agreement.has_cohort:
