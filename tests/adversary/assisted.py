@@ -529,6 +529,12 @@ def break_rule(session: Session, **settings: Any) -> str:
     return contribute_under(session, msgspec.structs.replace(parameters, **own))
 
 
+def no_base_noise(session: Session) -> str:
+    """Choose c = 1, although enough clients arrive for c = 2."""
+    parameters = Round(options={"no_base": True}).agree(fraction=1)
+    return contribute_under(session, msgspec.structs.replace(parameters, no_base=False))
+
+
 def same_key(session: Session) -> str:
     """Name the key of helper 2 for helper 1, too."""
     keys = dict(Round().parameters.helpers)
@@ -670,6 +676,13 @@ ATTACKS = (
         "no noise of one's own",
         "State n_min below half of n_max, so that c = 1: two helpers and the server see updates without any noise.",
         partial(break_rule, n_min=4, options={"no_base": True}, own={"no_base": False}),
+        refused_by="check_arrivals (ParametersRefused)",
+        checks=(RULES + "check_arrivals",),
+    ),
+    rule(
+        "no noise of one's own, although enough clients arrive",
+        "State c = 1, so that all noise is removable: two helpers and the server see updates without any noise.",
+        no_base_noise,
         refused_by="check_arrivals (ParametersRefused)",
         checks=(RULES + "check_arrivals",),
     ),

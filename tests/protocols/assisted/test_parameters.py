@@ -8,7 +8,7 @@ import pytest
 from dordis.errors import InputError, ParametersRefused
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols.assisted import ASSISTED
-from dordis.protocols.assisted.parameters import Options
+from dordis.protocols.assisted.parameters import Options, check_arrivals
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST, check_rules
 from tests.protocols.assisted.parties import Round
 
@@ -53,6 +53,15 @@ def test_options_and_the_semi_honest_mode_allow_fewer_helpers_and_arrivals():
     assert Round(m=2, options={"abort": True}).parameters.voices == 1
     assert Round(n_min=4, options={"no_base": True}).parameters.plans[0].fraction == 1
     assert Round(n_min=9).parameters.plans[0].removable == ()
+
+
+def test_a_round_without_base_noise_is_refused_although_enough_clients_arrive():
+    parameters = Round().parameters
+    assert all(plan.base and plan.removable for plan in parameters.plans)
+    bare = msgspec.structs.replace(parameters, fraction=1)
+    with pytest.raises(ParametersRefused, match="add no base noise"):
+        check_arrivals(bare)
+    check_arrivals(msgspec.structs.replace(bare, no_base=True))
 
 
 def test_a_key_for_another_round_or_of_two_helpers_is_refused():

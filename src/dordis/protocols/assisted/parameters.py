@@ -165,11 +165,21 @@ def check_keys_repeated(parameters: AssistedParameters) -> None:
 
 
 def check_arrivals(parameters: AssistedParameters) -> None:
-    """Raise ParametersRefused if n_min < n_max / 2, unless `no_base` is set: `single` then has no base noise."""
-    if 2 * parameters.n_min < parameters.n_max and not parameters.no_base:
+    """Raise ParametersRefused if n_min < n_max / 2 or the base noise is missing, unless `no_base` is set.
+
+    With n_min < n_max / 2 the scheme `single` needs c = 1, and with c = 1 it has no base noise.
+    """
+    if parameters.no_base:
+        return
+    if 2 * parameters.n_min < parameters.n_max:
         raise ParametersRefused(
             f"n_min = {parameters.n_min} is below half of n_max = {parameters.n_max}: more than f helpers could "
             "remove all noise of a client; raise n_min, or set the protocol's option `no_base`"
+        )
+    if any(plan.removable and not plan.base for plan in parameters.plans):
+        raise ParametersRefused(
+            f"with c = {parameters.fraction} clients add no base noise: more than f helpers could remove all noise of "
+            "a client; set the protocol's option `no_base` to permit it"
         )
 
 
