@@ -186,7 +186,7 @@ def describe_failure(error: BaseException) -> str:
 def usable_update(
     prepare: Callable[[], Any], dim: int, whose: str, stored_as: type[np.float32] | None = None
 ) -> Floats:
-    """Return the update that `prepare` computes, in the number type `stored_as` if given.
+    """Return the update that `prepare` computes, as `stored_as`; None: float32 stays, other types become float64.
 
     Raise UnusableUpdate unless it is a vector of `dim` finite numbers.
     """
@@ -235,7 +235,7 @@ def prepare(
 ) -> Prepared:
     """Return the update and the further values of an application, where `names` are the round's further releases.
 
-    `whose` names client and round in errors; `stored_as` is the type of the update, None for the application's own.
+    `whose` names client and round in errors; `stored_as` is as in `usable_update`.
     Raise UnusableUpdate if the update is not `dim` finite numbers, or if a value has a name that is not in `names`.
     """
     update = usable_update(lambda: app.prepare_data(round, model), dim, whose, stored_as)

@@ -169,7 +169,7 @@ class _Worker:
         return came, computed, self._up.end(computed, 8 * delivery.sent / self._device.bandwidth)
 
     def serve(self, now: float, delivery: Delivery) -> float:
-        """Let the worker handle a request that arrives at time `now`; return when the server has the whole reply."""
+        """Let the worker handle a request that is sent at time `now`; return when the server has the whole reply."""
         self._down.free, self._processor.free, self._up.free = self.ends(now, delivery)
         return self._up.free + self._device.latency
 
