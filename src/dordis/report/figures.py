@@ -209,7 +209,7 @@ def _group_rounds(rounds: Sequence[RoundRecord]) -> dict[str, Sequence[RoundReco
 
 
 def _merge_layers(layers: Sequence[Series[Value]]) -> tuple[Series[Value], ...]:
-    """Return at most MOST_LAYERS layers in their order: the largest, and one layer that is the sum of all others."""
+    """Return the layers in their order; of more than MOST_LAYERS layers, the smallest are replaced by their sum."""
     if len(layers) <= MOST_LAYERS:
         return tuple(layers)
     large = sorted(layers, key=lambda layer: -sum(value or 0.0 for value in layer.values))[: MOST_LAYERS - 1]

@@ -92,9 +92,9 @@ class Softmax(Model):
         return (self.features + 1) * self.classes
 
     def gradient(self, parameters: Floats, x: Floats, y: Labels, offset: Floats) -> Floats:
-        """Return the gradient of the mean cross entropy: x^T r and the sum of the rows of r.
+        """Return the gradient of the mean cross entropy: x^T r for the weights, and the sum of the rows of r for b.
 
-        r are the `residuals` of the scores of the samples, after `offset` was added to the scores.
+        r is (probabilities - one-hot labels) / (number of samples), where `offset` was added to the scores.
         """
         return self.slope(x, y, offset)(parameters)
 

@@ -1,4 +1,4 @@
-"""Cells of a table as texts, and the texts that count as an empty cell."""
+"""Conversion of the cells of a table to texts, and the texts that count as an empty cell."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,6 +1,6 @@
 """The mechanisms of differential privacy: their interface, and the table of their names.
 
-A mechanism encodes updates and decodes sums.  The theta^2 of a release (the disclosure of a sum) is its cost, the
+A mechanism encodes updates and decodes sums.  The theta^2 of a release (a sum that the server learns) is its cost, the
 squared parameter of theta-GDP (`dordis.privacy.gdp`).  A mechanism is one tagged struct in a file of this package, and
 one line of `TABLE`.  The tag is the name in the parameters of a round and in policies of owners.
 """
@@ -127,7 +127,7 @@ class Mechanism(msgspec.Struct, frozen=True):
 
     @property
     def share(self) -> Fraction:
-        """Return the variance of the share of noise that each client adds in `encode`; 0 if it adds no share."""
+        """Return the variance, in integer units, of the noise that each client adds in `encode`; 0 if it adds none."""
         return Fraction(0)
 
     @property

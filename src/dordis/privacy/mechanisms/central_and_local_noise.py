@@ -1,6 +1,7 @@
 """Baselines to compare with: Gaussian noise in floating point, by a trusted server or by every client, and no noise.
 
-The theta^2 of a release (the disclosure of a sum) is its cost, the squared parameter of theta-GDP (docs/accounting.md).
+The theta^2 of a release (a sum that the server learns) is its cost, the squared parameter of theta-GDP
+(docs/accounting.md).
 
 Do not deploy these mechanisms: the low bits of floating-point noise may reveal the value that it hides (Mironov, "On
 Significance of the Least Significant Bits for Differential Privacy", 2012).
