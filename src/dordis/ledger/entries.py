@@ -146,7 +146,7 @@ class RunCharged(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
 
 
 class Succeeded(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="succeeded"):
-    """A line that ends a run: in its successor `run`, with this budget, the spending of every client still counts."""
+    """A line that ends a run, because the run `run` continues its ledger, with this budget: earlier spending counts."""
 
     previous: str
     run: str

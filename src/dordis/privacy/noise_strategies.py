@@ -115,9 +115,9 @@ class Early(Strategy, frozen=True, tag="early"):
 
 
 class Conservative(Strategy, frozen=True, tag="conservative"):
-    """Every client adds an even share of the noise, so large that the fraction `rate` of the clients may drop out.
+    """Every client adds an even share of the noise; the noise suffices if the fraction `rate` of the clients drops out.
 
-    After more dropouts the run ends before it exceeds the budget; with `overspend` it goes on, as the paper's Con-r.
+    After more dropouts the run ends before it exceeds the budget; with `overspend` it goes on, as Con-r in the paper.
     """
 
     rate: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.2

@@ -212,7 +212,7 @@ def check_majority(parameters: CohortParameters) -> None:
 
 
 def check_graph(parameters: CohortParameters) -> None:
-    """Raise ParametersRefused unless share threshold, degree and beacon of a sparse graph keep inputs secret.
+    """Raise ParametersRefused unless a sparse graph has a beacon, and quorum, degree and threshold keep inputs secret.
 
     On the complete graph (degree 0) raise it unless the share threshold equals the quorum.
     """

@@ -180,7 +180,7 @@ def check_quorum(n: int, T: int, T_C: int, mode: str, q: int) -> None:
 
 
 def least_quorum(n: int, T_C: int, mode: str) -> int:
-    """Return the least quorum of n clients, of which T_C collude.
+    """Return the size of the least quorum of n clients, of which at most T_C collude.
 
     In the malicious mode any two quorums share an honest client; in the semi-honest mode each quorum contains one.
     """

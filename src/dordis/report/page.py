@@ -103,7 +103,7 @@ def render_audit(facts: RunFacts, verified: VerifiedRun, files: Sequence[str]) -
 def render_overview(folder: Path, paths: Sequence[Path], report: str, home: Path) -> str:
     """Return an HTML list of the runs at `paths` in a folder; the links to their reports are relative to `home`.
 
-    `report` is the file name of a report.  Unreadable runs are listed with their error.
+    `report` is the file name of the report in each run.  Unreadable runs are listed with their error.
     """
     runs: list[StoredRun] = []
     unreadable: dict[Path, str] = {}

@@ -47,9 +47,9 @@ class Client:
     `mechanism` is a third party's class, installed by the owner; no server can make a client load one.  `user_code`
     decides what a failure of the application does: stop the run (`UserCode`, the default), or give a zero update
     and tell the owner (`ZeroOnFailure`, for deployments).  With a `form` the client refuses invitations with models or
-    updates of other lengths.  With `sums_at_opening`, the gradients of records are summed when the parameters arrive,
-    and not at `Train`.  The journal never has such a sum: a client that restarts between training and encoding leaves
-    the round.
+    updates of other lengths.  With records as the unit of privacy, the sum of gradients is in memory only: a client
+    that restarts between `Train` and the encoding leaves the round.  With `sums_at_opening` it can restart, because it
+    computes this sum when the parameters arrive.
     """
 
     def __init__(

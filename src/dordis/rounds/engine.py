@@ -280,7 +280,7 @@ class RoundEngine:
         return ready
 
     def _introduce(self, round: bytes, watch: Watch) -> dict[ClientId, Message]:
-        """Return the helpers' introductions, their keys for a round; empty if the protocol has no helpers."""
+        """Return the helpers' introductions (messages with their keys for the round); empty if there are no helpers."""
         if self._protocol.introduces is None:
             return {}
         request, introductions = self._protocol.introduces(round), dict[ClientId, Message]()

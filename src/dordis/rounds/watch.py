@@ -76,7 +76,11 @@ def silent(event: WatchEvent) -> None:
 
 
 class WatchedExchange:
-    """An exchange that wraps another: requests pass the privacy gate, and `watch` gets events about all replies."""
+    """An exchange that wraps another and reports to `watch` when a stage begins, who answers, and who is missing.
+
+    Requests are passed to `admit` before they are sent; for summing protocols this is the privacy gate, which counts
+    participations and charges the ledger.  An open call is not passed to `admit`: `arrivals` answers it.
+    """
 
     def __init__(
         self,

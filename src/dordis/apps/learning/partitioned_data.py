@@ -250,7 +250,7 @@ class Lda(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="ki
 
 
 class Natural(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="natural"):
-    """Each user in the data, such as a writer, is one client; with `some`, excess users are left out at random."""
+    """Each user in the data, such as a writer, is one client; with `some`, a random part of the users is."""
 
     some: bool = False
 

@@ -1,9 +1,9 @@
 """Messages of dordis inside Flower messages, the arrays of the model, and the digest of data received for training.
 
 The digest covers all data that a node receives for training: the records of the train message (except the record that
-dordis adds), the message type and group, the run config and the app bundle.  Each invitation contains the digest.
-A server that sends one node different data could isolate that node's update.  Therefore a node computes the digest of
-the data that it received, and refuses an invitation with another digest.
+dordis adds), the message type and group, the run id, the run config and the name of the app bundle.  A server that
+sends one node different data could isolate that node's update.  Therefore the parameters of a round contain the digest,
+masks depend on the hash of the parameters, and a node refuses parameters with another digest than that of its own data.
 """
 
 import hashlib
