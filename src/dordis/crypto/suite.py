@@ -25,7 +25,7 @@ Shares = npt.NDArray[np.uint32]
 
 
 class KeyAgreement(Protocol):
-    """KA: key agreement on keys of 32 bytes."""
+    """Key agreement (KA in the paper) on keys of 32 bytes."""
 
     def generate(self, entropy: Entropy, /) -> bytes:
         """Draw a private key."""
@@ -41,7 +41,7 @@ class KeyAgreement(Protocol):
 
 
 class Cipher(Protocol):
-    """AE: authenticated encryption; callers never encrypt two messages with the same key and nonce."""
+    """Authenticated encryption (AE in the paper); callers never encrypt two messages with the same key and nonce."""
 
     KEY_BYTES: int
     """The length of a key."""
@@ -68,7 +68,7 @@ class ShareDecoder(Protocol):
 
 
 class Sharing(Protocol):
-    """SS: threshold sharing of secrets of 32 bytes."""
+    """Threshold sharing (SS in the paper) of secrets of 32 bytes."""
 
     SHARE_BYTES: int
     """The length of a serialised share in bytes."""
@@ -96,7 +96,7 @@ class Streams(Protocol):
 
 
 class Prg(Protocol):
-    """PG: keystreams, and masks over Z_{2^b} made from them."""
+    """Pseudorandom generator (PG in the paper): keystreams, and masks over Z_{2^b} made from keystreams."""
 
     STREAM_BYTES: int
     """The number of derived bytes from which a keystream is made."""
@@ -123,7 +123,7 @@ class Prg(Protocol):
 
 
 class Signature(Protocol):
-    """SIG: signatures."""
+    """Signatures (SIG in the paper)."""
 
     def sign(self, private: bytes, message: bytes, /) -> bytes:
         """Return the signature of a message."""
@@ -176,7 +176,7 @@ class RoundSize:
 
     @property
     def blocks(self) -> float:
-        """Return the number of 16-byte blocks in a keystream, which has four bytes for each coordinate of a chunk."""
+        """Return the most 16-byte blocks that a mask's keystream has: four bytes for each coordinate of a chunk."""
         return max(1.0, 4 * self.coordinates / self.chunks / 16)
 
 

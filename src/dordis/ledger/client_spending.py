@@ -246,7 +246,7 @@ class Account:
             self.course.add(index, self._paid(self._leader), self.budget.delta - float(self.failure()))
 
     def _complete_owner_charge(self, index: int, charge: OwnerCharge) -> None:
-        """Store `charge`, encoded, for a completed round; but if owners counted another cost, keep the other cost."""
+        """Store `charge` as what owners counted for a completed round, unless they counted something else before."""
         if index in self._counted and self._owner_charge(index) != charge:
             return
         self._counted.pop(index, None)
@@ -268,7 +268,7 @@ class Account:
             raise InputError(f"run {run.hex()[:16]} is in the ledger already, at a smaller cost")
 
     def charge_run(self, run: bytes, charge: RunCharge) -> None:
-        """Charge another run, as a whole, to every client; replace an earlier, larger or equal, charge of this run."""
+        """Charge another run to every client, instead of its earlier charge if any; raise as `check_run_chargeable`."""
         self.check_run_chargeable(run, charge)
         self.runs[run], self.refused = charge, None
 
@@ -341,7 +341,7 @@ class Account:
         return Counter(dict(self._paid(client, more)))
 
     def _paid(self, client: int, more: Charge | None = None) -> PaidCosts:
-        """Return the same costs as `costs`, but hashable, so that equal costs of many clients are composed once."""
+        """Return `costs(client, more)` as a hashable set of pairs, so that equal costs of clients are composed once."""
         return self._with_runs(self._own_costs(client), more.reserved_costs if more else ())
 
     def _own_costs(self, client: int) -> PaidCosts:
@@ -366,7 +366,7 @@ class Account:
 
     @property
     def is_gaussian(self) -> bool:
-        """Tell whether costs are composed as in Gaussian DP, by adding theta^2, and not by Renyi divergences."""
+        """Tell whether costs are composed by adding theta^2 (theta-GDP, Gaussian DP), not by Renyi divergences."""
         return not self.budget.paper and all(_compose(one) < math.inf for one in set(map(self._paid, self._spent)))
 
     def clients(self) -> list[int]:
@@ -382,7 +382,7 @@ class Account:
             raise BudgetExceeded(worst, epsilon, self.budget.epsilon)
 
     def is_beyond_budget(self, charge: Charge) -> bool:
-        """Tell whether a round would exceed the budget even if its own `failure` were not subtracted from delta."""
+        """Tell whether a round exceeds the budget even if delta is not reduced by its `failure`; False for records."""
         if self.budget.records is not None:
             return False
         left = self.budget.delta - float(self.failure())

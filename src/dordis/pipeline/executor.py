@@ -187,7 +187,7 @@ class _Conductor:
             self.spans.append(Span(chunk, s, step_name(step), step.resource, start, end))
 
     async def _run(self, step: Step) -> None:
-        """Run one step: `compute` runs the server's computations, and the exchange carries its requests."""
+        """Run one step: the server's computations by the constructor's `compute`, the requests by its `exchange`."""
         flow = await self._compute_result(step.run)
         if flow is None:
             return

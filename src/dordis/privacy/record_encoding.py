@@ -70,7 +70,7 @@ class RecordEncoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def batch(self) -> float:
-        """Return the expected sample size of a client with the declared number of records."""
+        """Return the expected sample size of a client that has the largest allowed number of records, `records`."""
         return self.probability * self.records
 
     @property
@@ -83,7 +83,7 @@ class RecordEncoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return math.sqrt(block) * self.length * 2.0**-self.shift
 
     def check(self, block: int) -> None:
-        """Raise ParametersRefused if a value is outside the range of the encoder or of the accounting."""
+        """Raise ParametersRefused if a value is out of range, or a sum in blocks of length `block` exceeds 64 bits."""
         if not 1 <= self.sampling <= WORD or self.records < 1 or self.events < 1:
             raise ParametersRefused("records need a sampling word in 1..2^32, at least 1 record and at least 1 event")
         if not LEAST_LENGTH <= self.length < MOST_LENGTH or not 0 <= self.shift <= MOST_SHIFT:

@@ -131,7 +131,10 @@ class NoisePlan:
 
     @cached_property
     def _unit(self) -> Fraction:
-        """Return v / c, rounded up, of the scheme `single`; v is the variance of all noise that one client adds."""
+        """Return v / c of the scheme `single`, rounded up to a multiple of 2^-20; with a tolerance of 0, v rounded up.
+
+        v is the variance of all noise that one client adds.
+        """
         v = self.kappa * self.variance / (self.clients - self.tolerance)
         return round_up_variance(v / (self.fraction if self.tolerance else 1))
 
@@ -186,7 +189,10 @@ class NoisePlan:
         return (n - T - T_C) * self.added_variance
 
     def _kept_and_charged(self, survivors: Collection[int], context: bytes) -> tuple[Fraction, Fraction]:
-        """Return the variance left when all due components are removed, and the part of it that counts for privacy."""
+        """Return the variance left when all due components are removed, and the part of it that counts for privacy.
+
+        `context` is a result of `removal_context`; `charged_variance` says which part counts.
+        """
         due = Counter(self.due_components(survivors, context).values())
         left = {ks: self.added_variance - sum((self.removable[k] for k in ks), Fraction(0)) for ks in due}
         kept, charged, colluders = Fraction(0), Fraction(0), self.colluders
@@ -235,7 +241,8 @@ def default_fraction(clients: int, tolerance: int) -> int:
 def default_tolerance(clients: int, threshold: int, sparse: bool = False) -> int:
     """Return the default T = floor(0.8 (n - t)), for n clients and threshold t; on a sparse graph floor(0.1 n).
 
-    T clients may drop out before their upload.  Even then n - t - T others may drop out afterwards.
+    T clients may drop out before their upload.  If T did, n - t - T others may still drop out afterwards; on a sparse
+    graph only if every client keeps enough neighbours.
     """
     return clients // 10 if sparse else max(0, 4 * (clients - threshold) // 5)
 

@@ -216,12 +216,12 @@ class DistributedDP:
         return plain and not noisy and not parameters.encoding.further_releases and self.records is None
 
     def aggregate_reals(self, total: Floats, counts: Sequence[int]) -> Aggregate:
-        """Add the server's noise, if any, to `total`, a sum of reals; return its aggregate as `aggregate` does."""
+        """Add the server's noise, if any, to `total`, a sum of updates as reals; return `aggregate` of the result."""
         self.mechanism.add_server_noise(total)
         return self.aggregate(total, counts, {})
 
     def decode(self, chunks: Sequence[ChunkOutput]) -> Aggregate:
-        """Return the aggregate from the sums of all chunks; clients obtain the same from the delivered sums."""
+        """Return the aggregate from the sums of all chunks; if sums are delivered, clients obtain it from them too."""
         sizes = [span.stop - span.start for span in self.parameters.chunks]
         if [chunk.total.size for chunk in chunks] != sizes:
             raise InputError(f"the round has chunks of {sizes} coordinates: pass the sum of each, in order")

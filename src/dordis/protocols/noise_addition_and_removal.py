@@ -90,7 +90,10 @@ class ChunkOutput:
         named: frozenset[ClientId] = frozenset(),
         signatures: Mapping[ClientId, bytes] | None = None,
     ) -> "ChunkOutput":
-        """Return the output of a chunk from its other fields; the chunk's noise plan gives `left` and `charged`."""
+        """Return the output of a chunk; `left` and `charged` are computed from the chunk's noise plan.
+
+        The other fields are the arguments of the same name; `signatures` None means that nothing was signed.
+        """
         plan, lots = parameters.plans[chunk], removal_context(parameters.round, chunk, parameters.digest)
         left, charged = plan.variance_left(survivors, lots, stayed), plan.charged_variance(survivors, lots)
         return cls(total, survivors, left, charged, stayed, named, signatures or {})
@@ -142,7 +145,7 @@ class PrivateChunk(ProtocolServer[ChunkOutput]):
         return *self.summing.workflow, Step(self.remove_noise, Resource.SERVER)
 
     def remove_noise(self) -> Flow | None:
-        """Subtract the noise of all released seeds from the sum of the chunk."""
+        """Subtract the noise of all released seeds from the sum of the chunk; return None: the step has no requests."""
         summed = self.summing.output()
         self._output = remove_noise(self.parameters, self.chunk, summed, self._law, self._setup.vectors)
         return None

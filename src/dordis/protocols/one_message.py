@@ -152,7 +152,7 @@ class OneMessageClient(SummingClient[OneMessageState]):
         return (On(self.opening, self.begin),)
 
     def begin(self, request: Opening) -> BoxedContribution:
-        """Check the parameters, draw the private secrets and a seed for each helper, and return the contribution."""
+        """Check the parameters, draw the escrow's private secrets and a seed per helper; return the contribution."""
         parameters, state = request.parameters, self.state
         if not isinstance(parameters, HelperParameters):
             raise ParametersRefused("the round has no helpers")

@@ -335,7 +335,7 @@ def write_checkpoint(path: Path, lines: Mapping[str, bytes], state: State) -> No
 
 
 def encode_checkpoint(lines: Mapping[str, bytes], state: State) -> bytes:
-    """Return the content of a checkpoint's file: a round's `Lines`, and the application's state after the round."""
+    """Return the content of a checkpoint: a round's lines by file name, and the application's state after the round."""
     taken = sorted({_LINES, "file", "allow_pickle"} & state.keys())  # parameters of np.savez
     if taken:
         raise InputError(f"an application's state has no entry named '{taken[0]}': choose another name")

@@ -152,7 +152,7 @@ class LivePage:
         return response
 
     async def _draw(self, request: web.Request) -> web.Response:
-        """Return the charts; draw them again only if a round has finished since and the pause (CHART_SHARE) is over."""
+        """Return the charts; draw them again only if a round has finished since, after a pause (see CHART_SHARE)."""
         finished, now = self._live.finished, self._clock()
         drawn, again, text = self._charts
         if drawn != finished and now >= again:

@@ -86,7 +86,7 @@ class Client:
         return f"<Client {self.me}>"
 
     def check_expected(self, kind: type[Message], size: int = 0) -> None:
-        """Raise UnexpectedRequest unless a message of type `kind`, with a bulk of `size` bytes, is allowed now."""
+        """Raise UnexpectedRequest unless a message of type `kind`, with `size` bytes in its large field, is allowed."""
         round = self.round
         begun = round is not None and round.summing is not None
         if not (begun or issubclass(kind, Invite) or (round is not None and issubclass(kind, EARLY))):
@@ -262,8 +262,8 @@ class ClientRound:
     def train(self) -> Ready:
         """Compute the update from the model, store it in memory and in the journal, and return `Ready`.
 
-        If training fails, `user_code` stops the run or stores a zero update, with the same reply.  If records are the
-        unit of privacy, the sum of their gradients is computed instead, and stored in memory only.
+        If training fails, `user_code` stops the run or stores a zero update, with the same reply.  For records the sum
+        of their gradients is computed instead, in memory only: here or, with `sums_at_opening`, when the round opens.
         """
         if self.invite.terms.records:
             if self._update is None and not self._client.sums_at_opening:
@@ -303,7 +303,7 @@ class ClientRound:
         return self._count_upload(request, self._enter(private, vector).handle(request))
 
     def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> DistributedDP:
-        """Return the encoding that the parameters define; raise if they break rules or terms, or the owner refuses."""
+        """Return the encoding that the parameters define; raise if rules, invitation or owner do not allow them."""
         client, dim = self._client, self.invite.dim
         parameters.once("rules", lambda: rules.check_rules(parameters))
         checks.check_fits(self.invite, parameters, client.mechanism)
@@ -313,7 +313,7 @@ class ClientRound:
         return parameters.once(("encoding", dim, kind), lambda: DistributedDP.from_parameters(parameters, dim, kind))
 
     def encode(self, private: DistributedDP) -> Vector:
-        """Return the clipped, encoded update and forget it; if encoding fails, stop the run or encode a zero update."""
+        """Return the encoded update and forget it; if encoding fails, a simulation stops, a deployed client sends zeros."""
         if isinstance(self._update, RecordSum):
             summed, self._update, self._parameters = self._update, None, private.parameters
             return private.encode_records(summed.total, {CLIPPING_BIT: summed.below}, self._client.entropy)

@@ -86,7 +86,7 @@ class Population(Place, Protocol):
         """Return the round that was under way when the server stopped, if it can be resumed; None otherwise."""
 
     def open(self, run: bytes, selection: Selection, counted: Mapping[Attendance, OwnerCharge]) -> RoundRunner:
-        """Return the runner of the run's rounds; `counted` has, by round, the most that owners may have counted."""
+        """Return the runner of rounds; `counted` has earlier rounds with their costs, and whose owners counted them."""
 
 
 def manifest_of(job: Job, home: Place, created: str, predecessor: Predecessor | None = None) -> Manifest:
@@ -340,7 +340,7 @@ def done(records: RunRecords) -> int:
 
 
 def predecessor_of(before: RunRecords, job: Job, spent: LedgerSummary | None) -> Predecessor:
-    """Return the entry on run `before` for a successor's manifest; a successor states at least the entry's `budget`."""
+    """Return the entry about run `before` in its successor's manifest; `spent` is None if no epsilon is proved."""
     clipping, manifest = Clipping.from_config(job.config.privacy.clip), before.manifest
     return Predecessor(
         run=before.id.hex(),
@@ -354,7 +354,7 @@ def predecessor_of(before: RunRecords, job: Job, spent: LedgerSummary | None) ->
 
 
 def next_clipping(records: RunRecords, clipping: Clipping) -> Clipping:
-    """Return the clipping of the next round; an adaptive bound follows from the last round, maybe the predecessor's."""
+    """Return the clipping of the next round; an adaptive bound follows from the last round, or from the predecessor."""
     last, predecessor = records.last(), records.manifest.predecessor
     if last is not None and last.clip is not None:
         return replace(clipping, bound=last.clip).advance(last.below)

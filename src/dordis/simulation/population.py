@@ -277,7 +277,7 @@ class SimulatedHome:
     def create_clients(
         self, run: bytes, selection: Selection, counted: Mapping[Attendance, OwnerCharge] | None = None
     ) -> SimulatedClients:
-        """Return the clients of a run; `counted` has the participations that their owners have counted before."""
+        """Return the clients of a run; their owners have counted the rounds `counted`, each with cost and clients."""
         participation = {u: MemoryParticipation() for u in self.identities.ids}
         for (began, index), count in (counted or {}).items():
             failure = float(self.job.design.agreement.round_failure)
@@ -317,7 +317,7 @@ Present = Callable[[int, Collection[ClientId]], Collection[ClientId]]
 
 
 def everyone(index: int, clients: Collection[ClientId]) -> Collection[ClientId]:
-    """Return all `clients`; used for selections that do not let the server choose clients by their availability."""
+    """Return all `clients`: for all selection methods but the uniform one, which selects among the clients present."""
     return clients
 
 

@@ -126,7 +126,7 @@ class Server(AppServer):
         return self._progress.take_warnings()
 
     def trained_model(self) -> TrainedModel:
-        """Return the model with its average parameters and, if it was trained on a table, its preprocessing."""
+        """Return the model with its evaluated parameters and, if it was trained on a table, its preprocessing."""
         return TrainedModel(self._model, self.average_parameters(), self._encoder)
 
     def result(self) -> Any:
@@ -210,7 +210,7 @@ class Client(AppClient):
         return Work(self._samples, self._classes, (*self._seed, round.index))
 
     def expect(self, round: RoundInfo, peers: Sequence[AppClient]) -> None:
-        """Prepare this client and all `peers` that use the same model object for training in one pass."""
+        """Let those clients in `peers` that use this client's model object, itself included, train in one pass."""
         alike = [peer for peer in peers if isinstance(peer, Client) and peer._model is self._model]
         cohort = Cohort(round, alike, self._settings)
         for peer in alike:

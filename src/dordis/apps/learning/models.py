@@ -99,7 +99,7 @@ class Softmax(Model):
         return self.slope(x, y, offset)(parameters)
 
     def slope(self, x: Floats, y: Labels, offset: Floats) -> Slope:
-        """Return `gradient` for these samples, as a function of the parameters that is fast in repeated calls."""
+        """Return a function from the parameters to the `gradient` on these samples, which is fast in repeated calls."""
         inputs = np.ones((y.size, self.features + 1))
         inputs[:, :-1] = x
         back = inputs.T / y.size
@@ -136,7 +136,7 @@ class Linear(Model):
         return (self.features + 1) * self.outputs
 
     def gradient(self, parameters: Floats, x: Floats, y: Labels, offset: Floats) -> Floats:
-        """Return the gradient of the mean squared error."""
+        """Return the gradient of the mean squared error; `offset`, made for scores of classes, is ignored."""
         r = errors(self.scores(parameters, x), y)
         return np.append((x.T @ r).ravel(), r.sum(axis=0))
 

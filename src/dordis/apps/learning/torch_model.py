@@ -229,7 +229,7 @@ class TorchModel(Model):
         self._torch.save(self.trained(parameters).state_dict(), directory / STATE_DICT)
 
     def _loss(self, scores: Any, y: Any, offset: Any) -> Any:
-        """Return the mean loss over all samples (or tokens) that have a target."""
+        """Return the mean loss over all samples (or tokens) with a target; `offset` is added to the class scores."""
         each, there = torch_losses(self.target, scores, y, offset)
         return (each * there).sum() / there.sum().clamp(min=1)
 

@@ -231,7 +231,7 @@ def pair_layout(words: Floats, corpus: Corpus, settings: Settings) -> PairCounts
 
 
 def prepare_counting(settings: Settings, task: Task) -> tuple[Corpus, Settings]:
-    """Return the corpus that the settings name, and the settings."""
+    """Return the corpus that the settings name, and the settings unchanged, so that `build_once` shares both."""
     vocabulary = settings.vocabulary
     chosen = vocabulary if isinstance(vocabulary, int) else task.folder / vocabulary
     return read_corpus(find_texts(settings, task.folder), chosen, task.population, task.seed), settings

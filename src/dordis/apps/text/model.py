@@ -142,7 +142,7 @@ def _collect(written: Iterable[tuple[str, UserData]]) -> dict[str, UserData]:
 
 
 def read_symbols(vocabulary: Path | int, users: Users) -> Symbols:
-    """Return the letters for texts of letters, else words: a file's, or the `vocabulary` commonest of public users."""
+    """Return the alphabet of texts of letters; else the words of a file, or the most frequent words of public users."""
     tested = f"; tested on {len(users.test):,} held-out users, who are no clients"
     tested = tested if users.test else "; not tested: every user is a client, or gives the vocabulary"
     if _is_letters(next(iter(users.clients.values()))):
@@ -342,7 +342,7 @@ class NoisyCounts:
 class Zipf:
     """The prior of words: the word of rank r has a probability proportional to (r + shift)^-exponent.
 
-    The prior assumes that a word has every rank with the same probability.
+    The rank of a given word is unknown: the prior gives each rank the same probability.
     """
 
     exponent: float = 1.4
@@ -357,7 +357,7 @@ class Zipf:
 
 
 def word_probabilities(seen: Sequence[NoisyCounts], prior: Zipf) -> Floats:
-    """Return the posterior mean of each word's probability (0 if all its weights are 0); `seen` has one item per pass.
+    """Return the posterior mean of each word's probability, 0 if its `weights` in all of `seen`, one per pass, are 0.
 
     The unknown factors of the counts (`NoisyCounts`) and the probabilities are estimated in turn, each from the other.
     """

@@ -151,7 +151,11 @@ class FlowerApp(RecordClient):
 
     @cached_property
     def step(self) -> RecordStep:
-        """Return the arguments of the call of `train_step`; errors of the train function go to the owner's log only."""
+        """Call the train function, and return the arguments with which it called `train_step`.
+
+        Raise InputError if the train function fails, or does not return the result of `train_step`.  Only the owner's
+        log has the error of the train function itself.
+        """
         reply = contain("the train function", self._train, log.error)
         if reply is None:
             raise InputError("the train function of this node failed: its log says why")

@@ -132,7 +132,10 @@ class Mechanism(msgspec.Struct, frozen=True):
 
     @property
     def rounding(self) -> str:
-        """Return how clients round updates: 'stochastic' or 'nearest'; parameters state it if updates are folded."""
+        """Return how clients round updates: 'stochastic', or 'nearest' except for updates with a very small norm.
+
+        It is always 'stochastic' if updates are not folded; the parameters of a round state it only if they are.
+        """
         return encoding.choose_rounding(self.grid, self.clip or math.inf)
 
     @property
@@ -146,7 +149,10 @@ class Mechanism(msgspec.Struct, frozen=True):
         return type(self).decode is Mechanism.decode
 
     def encode(self, update: Reals, public_seed: bytes, entropy: Entropy = secrets.token_bytes) -> Vector:
-        """Return a client's input to the sum: the update clipped, folded, rotated, scaled and rounded."""
+        """Return a client's input to the sum: the update clipped, folded if projected, rotated, scaled and rounded.
+
+        Folding and rotation are drawn from the round's `public_seed`, the rounding from the client's own `entropy`.
+        """
         bounds = (self.clip or math.inf, self.sensitivity or None)
         return encoding.encode(update, self.grid, public_seed, entropy, *bounds)
 
@@ -215,7 +221,10 @@ def grid_from_plan(plan: Plan) -> Grid:
 
 
 def wide_grid(setting: Setting, sigma: float) -> Grid:
-    """Return a 32-bit grid with headroom `WIDE` for sums under noise of standard deviation `sigma` in real units."""
+    """Return a 32-bit grid for sums under noise of standard deviation `sigma`, in real units.
+
+    The ring of the grid holds `WIDE` standard deviations of a coordinate of the sum.
+    """
     ring = replace(setting.ring(MOST_BITS), headroom=WIDE, largest=math.inf)
     return Grid(setting.dim, setting.block, scaling.scale_for_sigma(ring, sigma), MOST_BITS)
 

@@ -146,7 +146,7 @@ def check_neighbours(members: Set[int], parameters: CohortParameters, me: Client
 
 
 def check_delivered(senders: Set[int], expected: Set[int]) -> None:
-    """Raise ProtocolError unless `senders` (or receivers) of ciphertexts of shares are exactly the expected clients."""
+    """Raise ProtocolError unless ciphertexts of shares are from (at the server: for) exactly the expected clients."""
     if senders != expected:
         raise ProtocolError("the delivered ciphertexts are not from the members of U2")
 
