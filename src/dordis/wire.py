@@ -34,7 +34,7 @@ def encode(message: Message) -> bytes:
 
 
 def bulk_of(message: Message) -> Bulk:
-    """Return the bulk of a message; empty for most messages."""
+    """Return the bulk, or large field, of a message; empty if the message has none."""
     name = getattr(message, "bulk", "")
     return getattr(message, name) if name else b""
 

@@ -135,7 +135,7 @@ def _split_epoch(key: str) -> tuple[str, int | None]:
 
 
 def _read_count(path: Path) -> tuple[int, dict[str, int]]:
-    """Return the number of values ever stored, and the last epoch by run; raise InputError if the file is damaged."""
+    """Return the number of values ever stored in `values/`, and each run's last epoch; raise InputError if damaged."""
     if not path.exists():
         return 0, {}
     try:
@@ -219,9 +219,9 @@ class ServedRounds:
     path: Path
 
     def serve(self, round: bytes, now: datetime, most: int) -> None:
-        """Record a round durably, unless it is recorded already.
+        """Record a new round durably; do nothing if the round is recorded already.
 
-        Raise ParametersRefused if `most` rounds were recorded in the 24 hours before `now`.
+        Raise ParametersRefused if the round is new and `most` rounds were recorded in the 24 hours before `now`.
         """
         with AppendOnlyFile(self.path, PRIVATE).locked() as file:
             data = file.read()

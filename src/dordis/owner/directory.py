@@ -149,7 +149,8 @@ class AcceptedRuns:
     def accept(self, run: bytes, created: str, now: datetime, runs_a_day: int) -> None:
         """Record a new run durably; raise ParametersRefused if `runs_a_day` runs were recorded in the last 24 hours.
 
-        A run that is recorded already is always accepted.
+        A run that is recorded already is always accepted.  `created` is the creation time in the run's manifest.  It is
+        only recorded: the 24 hours are counted back from `now`.
         """
         with AppendOnlyFile(self.path, PRIVATE).locked() as file:
             data = file.read()
@@ -253,7 +254,7 @@ class StatusFile:
         self._change(lambda status: status.after(what, failure, timestamp()))
 
     def set_terms(self, server: str, budget: tuple[float, float] | None) -> None:
-        """Record the address of the server, and the epsilon and delta of the owner's budget."""
+        """Record the address of the server, and the owner's budget (epsilon, delta); None if the owner has set none."""
         epsilon, delta = budget or (None, None)
         self._change(lambda status: msgspec.structs.replace(status, server=server, epsilon=epsilon, delta=delta))
 

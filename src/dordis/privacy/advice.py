@@ -70,7 +70,7 @@ def describe_needs(plan: Plan, ratio: float) -> str:
 
 
 def check_prospects(plan: Plan) -> None:
-    """Raise `HopelessPlan` if almost nothing can be learnt under the noise of a plan."""
+    """Raise `HopelessPlan` if the signal-to-noise ratio of the whole run (`run_ratio`) is below `NOTHING`."""
     if run_ratio(plan) < NOTHING:
         raise HopelessPlan(run_ratio(plan), describe_needs(plan, EQUAL))
 

@@ -187,7 +187,11 @@ def _log_width(variance: Fraction) -> int:
 
 
 def _stairs(counts: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Return the nodes of all cells in ascending order, packed as `STAIR` says; escaping cells get the last node."""
+    """Return the node numbers of all cells, ascending, packed into words as `STAIR` says.
+
+    `counts` has the number of cells of each node, by node number from 0 on; node -i has as many cells as node i.
+    Escaping cells get the number of the last node.
+    """
     values = np.arange(-(counts.size - 1), counts.size, dtype=np.int32)
     cells = np.full(CELLS, counts.size - 1, np.int32)
     filled = np.repeat(values, np.concatenate([counts[:0:-1], counts]))

@@ -38,7 +38,7 @@ class RoundCost(NamedTuple):
     of events (tries of a round, each with its own sample of records); else None."""
 
     def plus(self, other: "RoundCost") -> "RoundCost":
-        """Return the cost of this round and of `other` together; `sampled` must be None in both."""
+        """Return the cost of this round and of `other` together; both protect clients, not records (`sampled` None)."""
         costs = (self.theta_squared, other.theta_squared)
         both = math.inf if math.inf in costs else gdp.compose_costs(costs)
         return RoundCost(both, self.distance + other.distance, self.failure + other.failure)

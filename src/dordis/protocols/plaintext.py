@@ -88,7 +88,8 @@ class PlaintextState(CohortState):
 class PlaintextClient(SummingClient[PlaintextState]):
     """A client that sends its input unmasked.
 
-    `issued` has the client's escrow secrets by chunk.  Only tests pass it; secrets that it lacks are drawn in `join`.
+    `issued` has the client's private and deposited secrets (`Escrow`) by chunk.  Only tests pass it; `join` draws the
+    secrets of all other chunks.
     """
 
     def __init__(
@@ -136,7 +137,10 @@ class PlaintextClient(SummingClient[PlaintextState]):
         return self.state.issued[chunk]
 
     def disclose(self, request: Disclose) -> Disclosure:
-        """Return this client's secrets that the escrow's rule releases; raise ProtocolError if U3 lacks this client."""
+        """Return those of this client's deposited secrets that the server receives for U3 (`Escrow.releases`).
+
+        Raise ProtocolError if U3 lacks this client.
+        """
         survivors = self._parameters.unpack(request.survivors)
         due = self._parameters.escrow(request.chunk).releases(survivors)
         if self.me not in due:

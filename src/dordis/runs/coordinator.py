@@ -301,7 +301,7 @@ class Coordinator:
         return InvitedRound(planned, invitation, self._rounds.gather(invitation, self._watch))
 
     def _candidates(self, info: RoundInfo) -> tuple[tuple[ClientId, ...], float | None]:
-        """Return the clients to invite, and the largest cost that all of them can afford (None if there are none)."""
+        """Return the clients to invite, and the largest cost that each of them can afford (None without clients)."""
         present = frozenset(self._rounds.available(info.index)) - self._evictions.clients
         left = self._count - info.number + 1
         able = self._budget.affordable_costs(self._design, present, self._selection, info.index, left)
@@ -379,7 +379,7 @@ def check_planned(dim: int, dims: Collection[int]) -> None:
 
 
 def check_finite(values: object, number: int) -> dict[str, float]:
-    """Return the metrics after round `number`; raise InputError for a reserved name, or if a value is not finite."""
+    """Return the metrics after round `number`; raise InputError for a name with 'epsilon' or a value not finite."""
     if not isinstance(values, Mapping):
         raise InputError(f"evaluate() returns a dictionary of names and numbers, not {type(values).__name__}")
     measured = {str(name): _as_number(name, value) for name, value in values.items()}

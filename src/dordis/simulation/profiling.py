@@ -158,7 +158,7 @@ class Bench:
 
     @cached_property
     def bits(self) -> int:
-        """Return the bits per coordinate in all timed rounds: the bits for an update of the length `longest`."""
+        """Return the bits per coordinate in all timed rounds: those for an update with `longest` coordinates."""
         design = self.simulated.job.design
         return replace(design, setting=replace(design.setting, dim=self.longest, buckets=0)).mechanism.grid.bits
 

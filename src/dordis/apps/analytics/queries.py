@@ -362,7 +362,10 @@ def _numbers(edges: npt.ArrayLike) -> list[float]:
 
 
 def _common(summed: PrivateSum, for_bounds: _Costs, delta: float, clients: int, how: Conditions) -> dict[str, Any]:
-    """Return the fields of `PrivateAnswer` by name; `epsilon` covers both the search for bounds and the statistic."""
+    """Return the fields of `PrivateAnswer` by name; `epsilon` covers both the search for bounds and the statistic.
+
+    `for_bounds` has the costs of this search, and `clients` is the number of clients before dropouts.
+    """
     return {
         "epsilon": _epsilon_spent(*for_bounds, summed.cost, delta=delta),
         "delta": delta,

@@ -73,7 +73,7 @@ class TrainedModel:
         """Return the trained model of a run of `dordis.train`, from the caller's `model` and the trained `parameters`.
 
         A torch module predicts for the run's `target`, and its frozen parameters and buffers are read from the run's
-        directory.  Raise InputError if they or the number of parameters do not fit `model`.
+        directory.  With `model` None the result cannot predict.  Raise InputError if the parameters do not fit `model`.
         """
         check_size(model, parameters, directory)
         if isinstance(model, TorchModel):

@@ -357,7 +357,7 @@ class Zipf:
 
 
 def word_probabilities(seen: Sequence[NoisyCounts], prior: Zipf) -> Floats:
-    """Return the posterior mean of each word's probability, 0 if its `weights` in all of `seen`, one per pass, are 0.
+    """Return the posterior mean of each word's probability (0 if all its weights are 0); `seen` has the counts by pass.
 
     The unknown factors of the counts (`NoisyCounts`) and the probabilities are estimated in turn, each from the other.
     """

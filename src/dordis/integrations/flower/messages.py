@@ -233,14 +233,18 @@ def bundle_name(path: Iterable[str]) -> str:
 def digest_training(content: RecordDict, environment: bytes, message_type: str = TRAIN, group: str = "") -> Floats:
     """Return the digest of all data that a node receives for training, as 32 numbers in the place of the model.
 
-    `environment` is the digest of run config and app bundle (`digest_environment`).
+    `environment` is the digest of run config and app bundle (`digest_environment`).  `message_type` and `group` are
+    metadata of the train message: its type and its group id.
     """
     parts = ENCODER.encode((digest_content(content), environment, message_type, group))
     return np.frombuffer(hashlib.sha256(b"dordis/v1/flower-train" + parts).digest(), np.uint8).astype(np.float32)
 
 
 def digest_received(message: FlowerMessage, context: Context) -> ModelBytes:
-    """Return the digest of a received train message and its context; the invitation must contain the same digest."""
+    """Return the digest of a received train message and its context, as 32 numbers in the place of the model.
+
+    The invitation must name this "model"; see `check_invitation_names`.
+    """
     metadata = message.metadata
     return ModelBytes.from_numbers(
         digest_training(message.content, digest_environment(context), metadata.message_type, metadata.group_id)

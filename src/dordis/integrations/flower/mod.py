@@ -125,7 +125,7 @@ class Node:
         """Whether this Flower message contains the run's description; only the first message of a run contains it."""
 
     def answer(self, frame: bytes, bulk: wire.Bulk) -> Message:
-        """Return the reply to one request; raise if the node refuses it."""
+        """Return the reply to the request in `frame`, with its large field `bulk`; raise if the node refuses it."""
         description = self._state.description
         summing = () if description is None else find_protocol(description).requests
         kinds: Any = Union[(Enrol, RunDescription, Invite, Train, *summing)]

@@ -66,7 +66,7 @@ class HelperStore(Protocol):
         """Erase a value; `get` returns empty for its key from now on."""
 
     def keys(self, prefix: str) -> list[str]:
-        """Return the keys with this prefix whose values are not erased."""
+        """Return the keys of stored values that begin with `prefix`, without those of erased values."""
 
 
 class MemoryStore(HelperStore):

@@ -165,9 +165,10 @@ def check_keys_repeated(parameters: AssistedParameters) -> None:
 
 
 def check_arrivals(parameters: AssistedParameters) -> None:
-    """Raise ParametersRefused if n_min < n_max / 2 or the base noise is missing, unless `no_base` is set.
+    """Raise ParametersRefused if n_min < n_max / 2, or if clients add removable noise without base noise.
 
-    With n_min < n_max / 2 the scheme `single` needs c = 1, and with c = 1 it has no base noise.
+    With `no_base` both are permitted.  With n_min < n_max / 2 the scheme `single` needs c = 1 (`fraction`), and with
+    c = 1 it has no base noise.
     """
     if parameters.no_base:
         return
