@@ -48,7 +48,7 @@ _CHANGED = "the privacy ledger lost or changed lines since it was last read: res
 
 
 class Ledger:
-    """The ledger of a run: `reserve` charges a round before its first unmask request, at the least possible noise.
+    """The ledger of a run: `reserve` charges a round before its first disclosure, at the least possible noise.
 
     When the round has an output, `complete` replaces this charge by one for the actual noise.  A round that never has
     an output, for example because the server stopped, stays charged as it was reserved.
@@ -112,10 +112,10 @@ class Ledger:
                 account.check_budget(charge)
 
     def record_owner_charges(self, index: int, clients: Iterable[int], cost: RoundCost) -> None:
-        """Record durably, before the first upload request, the cost that the owners of these clients may count.
+        """Record durably the cost that the owners of these clients may count, before their uploads are requested.
 
-        With open arrival this method is called for every client that comes.  To be fast, it verifies only new lines and
-        the line before them.  `reserve` verifies all lines before the disclosure.
+        In assisted rounds this method is called for each contribution, before the server acknowledges it.  To be fast,
+        it verifies only new lines and the line before them.  `reserve` verifies all lines before the disclosure.
         """
         known = None if cost.theta_squared == math.inf else cost.theta_squared
         charge = OwnerCharge(tuple(sorted(clients)), known, cost.distance)
@@ -124,7 +124,7 @@ class Ledger:
             self._record(file, Counted(self._reader.head, index, *astuple(charge)))
 
     def reserve(self, charge: Charge) -> None:
-        """Charge a round durably, before its first unmask request; raise BudgetExceeded as `check_budget` does.
+        """Charge a round durably, before its first disclosure; raise BudgetExceeded as `check_budget` does.
 
         A resumed round with the same charge is not charged again.
         """
@@ -330,7 +330,7 @@ def check_whole(line: bytes, number: int, before: int) -> None:
 
 
 def check_chained(entry: Entry, head: str, number: int) -> None:
-    """Raise LedgerDamaged unless the line states `head`, the hash of the line before it, as `previous`."""
+    """Raise LedgerDamaged unless `entry`, line `number`, states `head`, the hash of the line before, as `previous`."""
     if entry.previous != head:
         raise LedgerDamaged("does not follow the line before it: one is missing, or was moved or altered", number)
 

@@ -153,7 +153,11 @@ class TimeAllowances:
 
 
 def remaining_time(deadlines: AdaptiveDeadlines, kind: str, used: float) -> float:
-    """Return the seconds that a client has to reply to a request, after `used` seconds for this kind in the round."""
+    """Return the seconds that a client has to reply to a request of this kind: its deadline, or what is left if less.
+
+    `used` is the time in seconds that the client has taken in this round for requests of this kind.  What is left is
+    the fixed deadline minus this time, or 0.
+    """
     return min(deadlines.deadline(kind), max(0.0, deadlines.fixed_deadline(kind) - used))
 
 

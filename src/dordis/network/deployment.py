@@ -148,7 +148,10 @@ class NetworkPopulation:
         return policy_for(self.job.design, self.job.protocol).consents
 
     def open(self, run: bytes, selection: Selection, counted: Mapping[Attendance, OwnerCharge]) -> RoundRunner:
-        """Listen for clients, and return the runner of rounds with them."""
+        """Listen for clients, and return the runner of rounds with them; only the argument `run`, the run id, is used.
+
+        Raise InputError if the run was not stored (`store`).
+        """
         settings = self.job.config.deployment
         self.deadlines = AdaptiveDeadlines(settings.deadlines, settings.train_seconds)
         if not self.job.protocol.has_cohort:
@@ -235,7 +238,7 @@ see the log of client 3'
 
 
 def largest_frame(job: Job) -> int:
-    """Return the size in bytes of the largest message of a client, which has encrypted shares for all other clients."""
+    """Return an upper bound on the bytes of a client's message, from the one with encrypted shares for all clients."""
     config, plan = job.config, job.design.example()
     chunks = MOST_CHUNKS if config.performance.chunks == "auto" else config.performance.chunks
     shared = 2 + max(len(noise.removable) for noise in plan.plans)

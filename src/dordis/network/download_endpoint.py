@@ -82,7 +82,7 @@ class DownloadEndpoint:
 
 
 async def send_body(request: web.Request, data: wire.Bulk) -> web.StreamResponse:
-    """Send `data`, or its rest from the first byte that the Range header names; raise HTTP 416 if it has no such byte.
+    """Send `data`, from the first byte that the Range header names, if any; raise HTTP 416 if `data` are shorter.
 
     Raise TimeoutError after DOWNLOAD_STALL seconds without progress.
     """
@@ -271,7 +271,7 @@ class ReceiptEndpoint:
         return web.Response(body=data, content_type="application/json")
 
     async def encode(self, client: int, request: web.Request) -> bytes:
-        """Return the `history` as JSON; a request's query has its arguments `after` and `known` (-1 if absent)."""
+        """Return a client's `history` as JSON; `after` and `known` are read from the request's query, -1 if absent."""
         try:
             after, known = (int(request.query.get(name, "-1")) for name in ("after", "known"))
         except ValueError:

@@ -350,7 +350,7 @@ class Sessions:
         return current
 
     def check_not_in_use(self, client: ClientId, machine: bytes) -> None:
-        """Raise LoginRefused if the client is connected from a process whose id is not `machine`."""
+        """Raise LoginRefused if the client is connected from another process than `machine`, a random process id."""
         session = self._sessions.get(client)
         if session is not None and session.machine != machine:
             raise LoginRefused(

@@ -163,7 +163,7 @@ class VisitEndpoint:
             self._close()
 
     def _admit(self, call: OpenCall, visit: Visit, kind: type[Message]) -> Message | None:
-        """Admit, refuse or (BUSY) postpone a contribution, and answer its request; return it if new and admitted."""
+        """Admit, refuse or postpone (BUSY) a contribution, and answer the visit; return what is admitted, else None."""
         client, status = visit.client, BUSY
         try:
             frame, reply = visit.upload.read(kind)
@@ -214,7 +214,7 @@ class VisitEndpoint:
         return True
 
     def _visitor(self, request: web.Request) -> ClientId:
-        """Return the client of a request; raise HTTP 426 for another version, HTTP 403 if it is not a member."""
+        """Return the client of a request; raise HTTP 426 for another protocol version, HTTP 403 for a non-member."""
         if request.headers.get(VERSION_HEADER, "") != SUBPROTOCOL:
             raise web.HTTPUpgradeRequired(headers={VERSION_HEADER: SUBPROTOCOL, "Connection": "close"})
         try:

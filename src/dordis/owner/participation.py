@@ -95,7 +95,7 @@ class OwnerBudget(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=1 << 10)
 def _largest_theta_squared(epsilon: float, delta: float, exponent: int | None) -> float:
-    """Return the largest theta^2 in a budget; noise is within 2^`exponent` (None: 0) of its law in total variation."""
+    """Return a budget's largest theta^2; 2^`exponent`, or 0 for None, bounds the distance of the noise from its law."""
     distance = 0.0 if exponent is None else 2.0**exponent
     provable = math.log(delta / (4 * distance)) if distance else math.inf  # the planner uses the same bound
     if provable <= 0:
@@ -135,7 +135,7 @@ class ParticipationTally:
         self._indices = self._indices_with({attendance: counted.cost})
 
     def spent(self, more: Costs) -> RoundCost:
-        """Return the cost of all rounds, counted or in `more`; of rounds with sampled records only the `failure`."""
+        """Return the cost of all rounds, counted or in `more`; those with sampled records add only their `failure`."""
         fresh = {attendance: cost for attendance, cost in more.items() if attendance not in self.rounds}
         failure = math.fsum(indices * likeliest for indices, likeliest in self._indices_with(fresh).values())
         by_client = [cost for cost in fresh.values() if cost.sampled is None]
@@ -153,7 +153,7 @@ class ParticipationTally:
         return plans
 
     def _indices_with(self, costs: Costs) -> dict[bytes, tuple[int, float]]:
-        """Return, by run, 1 plus the largest round index and the largest `RoundCost.failure`, with `costs` included."""
+        """Return two values by run, including `costs`: largest round index plus 1, and largest `RoundCost.failure`."""
         runs = dict(self._indices)  # the server could choose among all indices up to a run's last round
         for (run, index), cost in costs.items():
             indices, likeliest = runs.get(run, (0, 0.0))
@@ -281,13 +281,13 @@ def check_run_cap(count: int, cap: int | None) -> None:
 
 
 def check_budget(spent: RoundCost, budget: OwnerBudget | None, plans: Sequence[SampledEvents] = ()) -> None:
-    """Raise BudgetRefused if there is a budget, and `spent` and `plans`, requested round included, exceed it."""
+    """Raise BudgetRefused if `spent` and planned events `plans`, with the requested round, exceed a budget, if any."""
     if budget is not None and not budget.covers(spent, plans):
         raise BudgetRefused(budget.epsilon_spent(spent, plans), budget.epsilon, budget.delta, spent.failure)
 
 
 def check_planned(known: SampledEvents | None, index: int, cost: RoundCost) -> SampledEvents:
-    """Return a run's planned events at their largest cost so far; raise if round `index` does not fit `known`."""
+    """Return `known`, a run's planned events (None at first), updated by a round; raise if the round does not fit."""
     sampling, events = cost.sampled or (WORD, 1)
     if index >= events or (known is not None and (known.sampling, known.events) != (sampling, events)):
         raise ParametersRefused(
@@ -299,7 +299,7 @@ def check_planned(known: SampledEvents | None, index: int, cost: RoundCost) -> S
 
 
 def check_machine(counted: bytes, machine: bytes) -> None:
-    """Raise ParametersRefused if a round was counted for another machine id, for example because a journal was lost."""
+    """Raise ParametersRefused if a round was counted with the id of another journal than this machine's, `machine`."""
     if counted != machine:
         raise ParametersRefused("this round was counted for another machine of the same client: take the next index")
 
@@ -342,8 +342,8 @@ def _encode_line(attendance: Attendance, counted: CountedRound, last: bytes) -> 
 class MemoryTrainings:
     """The number of trainings since the client's last counted participation, in memory.
 
-    The owner limits this number, so that no server makes the client train again and again without a counted
-    participation.  The limit is a precaution: no attack is known by which training alone reveals data to the server.
+    The owner limits it to `most` (None: no limit, and no count), so that no server makes the client train again and
+    again without a counted participation.  No attack is known by which training alone reveals data to the server.
 
     >>> mine = MemoryTrainings()
     >>> mine.begin(participations=0, most=1)
@@ -354,7 +354,7 @@ class MemoryTrainings:
         self._counted = (0, 0)
 
     def begin(self, participations: int, most: int | None) -> None:
-        """Count a training at this participation count; raise ParametersRefused above `most`; for None do nothing."""
+        """Count a training after `participations` participations; raise ParametersRefused after `most` trainings."""
         if most is None:
             return
         since, count = self._read()
@@ -371,7 +371,7 @@ class MemoryTrainings:
 
 
 class FileTrainings(MemoryTrainings):
-    """The training count in a file, which survives a restart."""
+    """The number of trainings since the last counted participation, in a file, which survives a restart."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()

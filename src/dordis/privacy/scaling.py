@@ -204,7 +204,7 @@ class Ring:
         return sensitivity(scale, self.clip, self.dim, self.folded)
 
     def allows(self, enough: Enough) -> bool:
-        """Tell whether the ring holds enough noise for the budget at some scale; at scale 0 it holds the most noise."""
+        """Tell whether the ring has room for enough noise at scale 0, where it has most; if not, it has at no scale."""
         return enough(self.sensitivity(0), self.room(0))
 
 
@@ -232,9 +232,10 @@ def largest_scale(ring: Ring, enough: Enough) -> float:
 
 
 def scale_for_sigma(ring: Ring, sigma: float) -> float:
-    """Return the largest scale at which the sum, with noise of standard deviation `sigma` in real units, fits the ring.
+    """Return the largest scale at which the sum with its noise fits the ring, and the sampler can draw the noise.
 
-    The sampler must also be able to draw the noise.  Raise InputError if rounding errors alone fill the ring.
+    `sigma` is the standard deviation of the noise in real units.  Raise InputError if rounding errors alone fill the
+    ring.
     """
     if ring.capacity <= 0:
         wider = (b for b in range(ring.bits + 1, MOST_BITS + 1) if replace(ring, bits=b).capacity > 0)

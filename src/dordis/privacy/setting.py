@@ -134,7 +134,7 @@ class Setting:
 
     @property
     def releases(self) -> int:
-        """Return how many rounds are charged to one client, or how many events to one record."""
+        """Return the number of rounds that the plan charges to one client, or of events that it charges to a record."""
         return self.records.events if self.records else self.participation.releases
 
     @property
@@ -153,9 +153,10 @@ class Setting:
         return scaling.padded_length(self.summed_dim, self.block)
 
     def reserve_for(self, clients: int, tolerance: int) -> int:
-        """Return the `reserve` with which a round of this size and tolerance costs a client no more than planned.
+        """Return the `reserve` that a round of this size and tolerance needs to cost a client no more than planned.
 
-        `reserve` is the number of dropouts for which shares of noise are enough in the scheme `conservative`.
+        `reserve` is the field of `NoisePlan`, which only the scheme `conservative` uses.  The result is 0 if the plan's
+        reserve is at most its T; `RoundPlan` raises the result to `Strategy.reserve`.
         """
         beyond = (self.reserve or 0) - self.T
         if beyond <= 0:
@@ -207,8 +208,8 @@ class Setting:
     def epsilon(self, sensitivity: Sensitivity, variance: float, *others: Event) -> float:
         """Return the epsilon of a run whose rounds make several releases.
 
-        Each round releases a sum of this sensitivity, under noise of `variance`, and makes the further releases
-        `others`.
+        Each round releases a sum of this sensitivity, under noise of `variance` in integer units, and makes the further
+        releases `others`.
         """
         update = SkellamSum(sensitivity.squared, sensitivity.l1, variance)
         if self.records is not None:
@@ -234,7 +235,7 @@ class Setting:
         return budget / self.participation.releases * SPARE
 
     def epsilon_for_cost(self, allowance: float) -> float:
-        """Return the epsilon of a run in which every round costs `allowance`, a theta^2."""
+        """Return the epsilon of a run in which every round has a theta^2 of `allowance`."""
         if self.records is not None:
             plan = self.records.plan(allowance, self.distance / self.releases)
             return record_accounting.epsilon(plan, self.noise_delta)

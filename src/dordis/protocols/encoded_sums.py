@@ -347,7 +347,7 @@ def check_agreed(parameters: Parameters, mechanism: Mechanism) -> None:
 
 
 def check_records(parameters: Parameters, mechanism: Mechanism) -> None:
-    """With records as the unit of privacy, raise ParametersRefused unless mechanism and round fit their accounting."""
+    """Raise ParametersRefused if records are the unit of privacy, and their accounting does not hold for the round."""
     records, grid = parameters.encoding.records, mechanism.grid
     if not records:
         return

@@ -140,7 +140,7 @@ def collect(
 
 
 def catch(u: ClientId, liars: set[ClientId]) -> None:
-    """Add a client to `liars`: it sent a message that no honest client sends."""
+    """Add client `u` to `liars`, because it sent a message that no honest client sends."""
     liars.add(u)
 
 
@@ -173,7 +173,7 @@ class SummingSetup(ProtocolServer[None]):
 
 
 class SummingChunk(ProtocolServer[ChunkSum]):
-    """The server's part in one chunk: it sums the inputs, and obtains the secrets that the escrow's rule releases."""
+    """The server's part in one chunk: it sums the inputs, and obtains the secrets that `protocols.escrow` releases."""
 
     u3: tuple[ClientId, ...] = ()
     """The survivors, U3: the clients whose input is in the sum; empty until the uploads have ended."""
@@ -332,9 +332,10 @@ class Prediction(Protocol):
 class SummingProtocol:
     """A summing protocol: factories of server, client and helper, requests in stage order, parameters, threat models.
 
-    If a protocol has `helpers`, `helper` makes a helper, and `introduces` makes from the round id the request that each
-    helper answers before the parameters are fixed.  Most protocols have a cohort: U, a list of clients that is fixed
-    before the sum.  A protocol without a cohort admits arriving clients (`OpenCall`), and has no `predict`.
+    If a protocol has `helpers`, `helper` makes a helper, and `introduces` returns, for a round id, the request for a
+    helper's keys for this round, which each helper answers before the parameters are fixed.  Most protocols have a
+    cohort: U, a list of clients that is fixed before the sum.  A protocol without a cohort admits clients as they
+    arrive (`OpenCall`), and its `predict` is None.
     """
 
     name: str
@@ -372,7 +373,7 @@ class SummingProtocol:
 
     @property
     def helper_ids(self) -> tuple[ClientId, ...]:
-        """Return the ids of the helpers: those in `assistance`, or 1, 2, .. if there is none."""
+        """Return the ids of the helpers: those in `assistance` or, if this is None, 1 to `helpers`."""
         named = range(1, self.helpers + 1) if self.assistance is None else self.assistance.helpers
         return tuple(map(ClientId, named))
 

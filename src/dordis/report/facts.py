@@ -78,12 +78,12 @@ class RunFacts:
 
     @property
     def reportable_epsilon(self) -> float | None:
-        """Return the epsilon that may be published for the run; None if `stated_epsilon` is None."""
+        """Return the stated epsilon as a number; None if no epsilon is proved or the ledger does not verify."""
         return None if self.stated_epsilon is None else self.stated_epsilon.epsilon
 
     @property
     def spent(self) -> float | None:
-        """Return the largest epsilon spent by a client, from the verified ledger; None if `stated_epsilon` is None."""
+        """Return the largest epsilon spent by a client; None if no epsilon is proved or the ledger does not verify."""
         return None if self.stated_epsilon is None else self.stated_epsilon.spent
 
     @property

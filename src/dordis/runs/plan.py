@@ -113,7 +113,7 @@ class RoundPlan:
 
     @cached_property
     def allowed(self) -> float:
-        """Return the largest cost of a round: `allowance`, or its default."""
+        """Return the largest theta^2 that a round may cost: `allowance`, by default `setting.allowance(epsilon)`."""
         return self.setting.allowance(self.epsilon) if self.allowance is None else self.allowance
 
     def for_clip(self, bound: float) -> "RoundPlan":
@@ -133,7 +133,7 @@ class RoundPlan:
         return replace(self, setting=replace(self.setting, buckets=buckets), projection=rule)
 
     def for_alignment(self, alignment: Alignment | None) -> "RoundPlan":
-        """Return this plan; if projection is `adaptive`, `alignment` decides `setting.buckets`, at the same cost."""
+        """Return this plan; if projection is `adaptive` and `alignment` known, one of equal cost with new buckets."""
         if self.projection != projection.ADAPTIVE or alignment is None:
             return self
         return replace(self, allowance=self.allowed).with_projection(self.projection, alignment)
@@ -175,15 +175,15 @@ class RoundPlan:
 
     @property
     def cap(self) -> int:
-        """Return the number of rounds of one client, or of events of one record, that the budget covers."""
+        """Return for how many rounds of one client, or events of one record, the noise is planned."""
         return self.setting.releases
 
     @property
     def least(self) -> int:
-        """Return the least number of clients of a round; without a list of clients fixed before the sum it is n - T.
+        """Return the least number of clients of a round: min{t, max{n - 2 T_C, T_C + 1}} with the threshold t.
 
-        Otherwise it is the threshold t, or max{n - 2 T_C, T_C + 1} if that is less: up to T_C liars and T_C honest
-        clients may have been evicted.
+        For up to T_C liars and T_C honest clients may have been evicted.  If no list of clients is fixed before the
+        sum, the least number is n - T.
         """
         n, T_C = self.setting.clients, self.setting.colluders
         if not self.agreement.has_cohort:
@@ -203,7 +203,7 @@ class RoundPlan:
 
     @property
     def counts(self) -> bool:
-        """Tell whether owners can bound a round's cost: not if dropouts reduce the noise, nor with Renyi accounting."""
+        """Tell whether owners may set budgets: not if dropouts can raise a round's cost, nor with Renyi accounting."""
         removes = bool(self.strategy.mechanism) or self.setting.scheme in XNOISE
         return self.strategy.rule is Rule.STOP and removes and self.setting.orders is None
 
@@ -259,7 +259,7 @@ class RoundPlan:
         return replace(self, setting=setting, allowance=self.allowed)
 
     def _threshold(self, clients: int) -> int:
-        """Return the threshold for `clients` clients: the default if the plan has it, else the plan's, scaled."""
+        """Return the threshold for `clients` clients: the default if the plan has the default, else in proportion."""
         given = self.setting
         default = default_threshold(clients, given.colluders)
         usual = default_threshold(given.clients, given.colluders)
@@ -330,7 +330,7 @@ class RoundPlan:
 
     @cached_property
     def sampled(self) -> SampledEvents | None:
-        """Return a record's planned events, each at the cost that invitations promise; None if clients are the unit."""
+        """Return a record's planned events, each at the cost that `promise` allows at most; None without records."""
         if self.setting.records is None:
             return None
         cost = self.promise(self.least).cost
@@ -371,7 +371,7 @@ class RoundPlan:
         )
 
     def costs(self, outputs: Sequence[ChunkOutput]) -> dict[str, float]:
-        """Return, by name, costs of a round that no simulation measures, as of `rebasing`; others have none."""
+        """Return, by name, the costs of a round that no simulation measures (`Strategy.costs`); mostly empty."""
         return self.strategy.costs(self.mechanism.grid, min(len(output.survivors) for output in outputs))
 
     def trust(self, hides_updates: bool, simulated: bool) -> Trust:

@@ -184,7 +184,7 @@ class IdealRounds:
         return PredictedRound(course, leaving, refusing)
 
     def _arrive(self, agreed: AgreedRound) -> "PredictedRound":
-        """Predict a round with open arrival: clients contribute one after the other, until the round closes."""
+        """Predict an assisted round: clients contribute one after the other, until the round closes."""
         invitation, stage = agreed.invitation, self._protocol.stages[self._protocol.upload]
         if invitation is None:
             raise InputError("a round without a list of clients needs its invitation: pass it with the agreed round")
@@ -310,7 +310,7 @@ class IdealRounds:
 
 
 def tell_peers(clients: Iterable[Client]) -> None:
-    """Tell the first client's application which applications train in this round, so that they can train together."""
+    """Give the first client's application those of all clients in the round, so that it can train them together."""
     taking_part = [client for client in clients if client.round is not None]
     if len(taking_part) > 1 and taking_part[0].round is not None:
         apps = [client.app for client in taking_part]

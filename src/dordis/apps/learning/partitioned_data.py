@@ -250,7 +250,7 @@ class Lda(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="ki
 
 
 class Natural(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="natural"):
-    """Each user in the data, such as a writer, is one client; with `some`, a random part of the users is."""
+    """Each user in the data, such as a writer, is one client; with `some`, randomly chosen users may be left out."""
 
     some: bool = False
 
@@ -266,7 +266,7 @@ class Natural(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
 
 
 class Merge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="merge"):
-    """Each client has the data of `keys` keys (3 writers in the paper); `some` permits leaving out more keys."""
+    """Each client has the data of `keys` keys (3 writers in the paper); `some` permits fewer clients than possible."""
 
     keys: int = 3
     some: bool = False
@@ -296,10 +296,10 @@ def default_partition(data: Dataset) -> Partition:
 
 
 def remove_clients(data: Dataset, parts: list[Indices]) -> tuple[Dataset, str]:
-    """Return the data set without the clients' inputs in its test data, and a text that describes its test data.
+    """Return the data set without the test inputs of clients, and a text that describes the remaining test data.
 
-    If no other test inputs would remain, none is removed.  Test data without `test_keys` do not name their users; such
-    data stay as they are, because the caller declares them public.  `parts` has the samples of each client.
+    If all test inputs are of clients, none is removed.  Without `keys` or `test_keys` owners are not known; test data
+    then stay as they are, as public data, and the text is empty.  `parts` has the indices of each client's inputs.
     """
     if data.keys is None or data.test_keys is None or data.x_test is None or data.y_test is None:
         return data, ""
@@ -324,7 +324,7 @@ def select_test_inputs(keys: Values, clients: Values, unit: Unit) -> tuple[npt.N
 
 
 def check_keys(data: Dataset, clients: int, each: int, some: bool) -> None:
-    """Raise InputError unless `clients` is the largest number of groups of `each` keys, or with `some` less."""
+    """Raise InputError if there are too few keys for `clients` clients of `each` or, unless `some`, enough for more."""
     keys, _, _ = data.key_counts
     there = data.unit.format_count(keys.size) + f", from {data.unit.origin}"
     possible = keys.size // each
@@ -339,7 +339,7 @@ def check_keys(data: Dataset, clients: int, each: int, some: bool) -> None:
 
 
 def describe_groups(data: Dataset, clients: int, each: int) -> str:
-    """Return a text about clients that each have the data of `each` keys, such as writers."""
+    """Return a text that says what a client is (`each` keys, such as writers), and how many keys are left out."""
     keys, _, _ = data.key_counts
     one = data.unit.format_count(clients) if each == 1 else f"{clients:,} groups of {data.unit.format_count(each)}"
     left = keys.size - clients * each

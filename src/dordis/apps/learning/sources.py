@@ -98,7 +98,7 @@ def _complete(remote: Remote, part: Path) -> None:
 
 
 def _copy(answer: BinaryIO, file: BinaryIO, most: int, advance: Advance) -> None:
-    """Copy at most `most` + 1 bytes: if the additional byte exists, the file is longer than expected."""
+    """Copy at most `most` + 1 bytes; the additional byte shows `check_download` that a file is too long."""
     left = most + 1
     while left and (piece := answer.read(min(_PIECE, left))):
         file.write(piece)

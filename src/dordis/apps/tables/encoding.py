@@ -47,7 +47,8 @@ class Encoder(msgspec.Struct, frozen=True):
     def from_columns(cls, table: Table, columns: Columns, record: str = "") -> "Encoder":
         """Return the encoder for a table with the description `table` and these columns.
 
-        Raise InputError if they do not match, with the names of all columns without a range or categories.
+        Raise InputError if the columns do not match the description.  The error names every feature and label for which
+        the description lacks a range or categories; boolean features need neither.
         """
         table = without_record(table, record)
         if record and record not in columns.names:

@@ -164,7 +164,7 @@ def _is_letters(data: UserData) -> bool:
 
 
 def _read_text(data: UserData, *, whole: bool) -> TokenPairs:
-    """Return a user's token pairs: of words all; of letters the last pair of each line, or all pairs if `whole`."""
+    """Return all token pairs of a user; but of lines of letters, unless `whole`, only the last pair of each line."""
     read: Callable[[UserData, bool], TokenPairs] = _letters if _is_letters(data) else _comments
     try:
         return read(data, whole)

@@ -121,8 +121,10 @@ def serve_run(
 ) -> None:
     """Start, resume or succeed one run, and serve it to its end.
 
-    `resume` is the directory of a run to resume, `succeed` that of a run to continue in a new run.  `tries` replaces
-    the setting `federation.tries` of a resumed run, unless it is None.  `begin` is called with the run's directory.
+    `config` is the file of the configuration; if it is None, the configuration is `options.preset`, or that of the run
+    in `resume` or `succeed`.  `resume` is the directory of a run to resume, `succeed` that of a run to continue in a
+    new run.  `tries` replaces the setting `federation.tries` of a resumed run, unless it is None; other runs refuse it.
+    `begin` is called with the run's directory before the first round.
     """
     from dordis.cli.commands.run import confirm_prospects, print_outcome, run_rounds
     from dordis.config import reading

@@ -178,7 +178,7 @@ class FlowerExchange(MessageMeter):
     def _deliver(self, waiting: Sequence[Requests]) -> Answers:
         """Send the waiting requests, one message for each node, and return the answers of every client.
 
-        If all these requests were sent ahead with the message before, nothing is sent, and its answers are returned.
+        If all these requests were sent ahead with the previous message, send nothing, and return the answers to that.
         """
         bundle: dict[ClientId, list[Message]] = {}
         for requests in waiting:
@@ -246,8 +246,8 @@ class FlowerExchange(MessageMeter):
     def _helper_answer(self, h: ClientId, asked: Sequence[Message], reply: FlowerMessage) -> Message | None:
         """Return the answer of helper `h` to the last request in `asked`; store public keys that the `reply` contains.
 
-        Flower's `reply` has the answers to all requests in `asked`.  Return `Garbled` if it is malformed, and None if
-        it is an error or lacks an answer.
+        Flower's `reply` has the answers to all requests in `asked`.  Return `Garbled` if `reply` or an answer is
+        malformed, and None if `reply` is an error or lacks an answer.
         """
         try:
             sealed, refusal = open_reply(reply)
@@ -301,7 +301,7 @@ def following_requests(request: Message) -> Sequence[Message]:
 
 
 def blame_garbage(asked: Sequence[Message], answers: Mapping[RequestKey, Message]) -> dict[RequestKey, Message]:
-    """Return `Garbled` as the answer to every request without an answer, so that the node counts as a liar."""
+    """Return `Garbled` for each request that `answers` lacks, and nothing else, so that the node counts as a liar."""
     return {request_key(request): Garbled() for request in asked if request_key(request) not in answers}
 
 
