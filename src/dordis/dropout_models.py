@@ -268,7 +268,7 @@ def read_behaviours(path: Path) -> list[Behaviour]:
 
 
 def read_matrix(path: Path, array: str) -> npt.NDArray[np.int8]:
-    """Return the `array` of an npz file; raise InputError unless it is a matrix of 1, 0 and -1."""
+    """Return the `array` of an npz file; raise InputError unless it is a matrix of 1, 0 and -1 (see `Matrix`)."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             entries = np.asarray(arrays[array])

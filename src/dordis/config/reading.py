@@ -80,7 +80,10 @@ _KINDS = {"partition": "lda", "optimiser": "fedavg"}
 
 
 def add_default_kinds(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings in which the options `partition` and `optimiser` of the built-in application have a `kind`."""
+    """Return settings in which the tables `partition` and `optimiser` of the built-in application have a `kind`.
+
+    Where it is missing, the default in `_KINDS` is added.
+    """
     app = settings.get("app")
     if not isinstance(app, dict) or app.get("server") != Config().app.server or not isinstance(app["options"], dict):
         return settings

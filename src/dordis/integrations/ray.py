@@ -151,7 +151,7 @@ class Workers:
         return getattr(self._handles[place], name).remote(*arguments)
 
     def result(self, place: int, reference: Any) -> Any:
-        """Return the result of a call in process `place`, None if that is lost; raise the DordisError of the call."""
+        """Return the result of a call in process `place`, None if the process is lost; raise the call's DordisError."""
         try:
             return ray.get(reference)
         except GONE:
@@ -174,7 +174,7 @@ class Workers:
 
 
 class RayExchange(MessageMeter):
-    """Sends each process the requests to its clients: all together, but requests for uploads `UPLOADS` at a time."""
+    """Sends each process the requests to its clients: all in one call, or, for uploads, `UPLOADS` in a call."""
 
     def __init__(self, workers: Workers, lost: Lost) -> None:
         super().__init__()
@@ -201,7 +201,7 @@ class RayExchange(MessageMeter):
                 yield from self._counted(answers)
 
     def _by_place(self, requests: Requests) -> dict[int, dict[ClientId, Message]]:
-        """Return requests by process index and client, without lost or `ahead` ones and those to lost processes."""
+        """Return requests by process index and client, except lost and `ahead` ones and those to lost processes."""
         asked: dict[int, dict[ClientId, Message]] = {}
         for u, request in requests.items():  # a request marked `ahead` only lets the client start computing early
             if u in self._workers and not request.ahead and not self._lost(u, request):
@@ -347,7 +347,7 @@ class RayRounds(FullRounds):
         return super().gather(invitation, watch)
 
     def _available(self, index: int) -> Collection[ClientId]:
-        """Return the available clients; those of lost processes are included unless the server draws clients."""
+        """Return the available clients: with uniform selection without, otherwise with those of lost processes."""
         workers = self._workers
         asked = workers.ask("willing", self._cap)
         willing = {u for place, own in asked for u in own if workers.place(u) == place}
@@ -356,7 +356,7 @@ class RayRounds(FullRounds):
 
 
 def start_workers(home: SimulatedHome, selection: Selection, counted: Counted) -> Workers:
-    """Start the processes of a run, spread over the machines of the cluster, and return them."""
+    """Start the processes of a run on the machines of the cluster; owners have counted the rounds in `counted`."""
     nodes = choose_nodes(home)
     home.registry.root()  # derives all keys once, before they are copied into the processes
     ids, dim = home.identities.ids, home.job.design.setting.dim

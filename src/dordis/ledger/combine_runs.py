@@ -54,7 +54,10 @@ class LedgerPart:
 
     @property
     def worst_costs(self) -> Costs:
-        """Return the costs of the client that has spent most; if no client was charged, those of whole charged runs."""
+        """Return the costs (see `costs`) of the client that has spent most.
+
+        If no client was charged, return the costs of the runs that are charged as a whole to every client.
+        """
         client = self.account.worst_client(self.account.clients())
         return self.costs(NOBODY if client is None else client)
 
@@ -168,8 +171,8 @@ def check_root(path: Path, registry: Registry, root: str) -> None:
 def check_gaussian(part: LedgerPart) -> None:
     """Raise InputError unless the costs of a run are composed as in Gaussian DP, by adding theta^2.
 
-    A run that states more epsilon than it spent counts as one Gaussian release with the stated epsilon.  This needs
-    costs of this kind.
+    This is required of a run whose stated epsilon exceeds the epsilon spent, because such a run is counted as one
+    Gaussian release with the stated epsilon.
     """
     if not part.account.is_gaussian:
         raise InputError(
@@ -252,10 +255,12 @@ class PlannedRun:
     ) -> "PlannedRun":
         """Return the planned charge of a run in the data set's ledger at `path`; `label` names the run in this ledger.
 
-        Raise BudgetExceeded if the charge exceeds the budget of this ledger.  If this ledger is missing, it is created
-        with the epsilon `limit` as its budget.  `budget` is the budget of the run itself; raise InputError if its
-        epsilon is None, so that no spending would stop the run.  `failure` bounds the chance that a graph or selection
-        of the run fails.  `predecessor` is the directory of the run that this one continues.
+        Nothing is charged yet, but BudgetExceeded is raised if the charge would exceed the budget of this ledger.  If
+        this ledger is missing, it is created with the epsilon `limit` as its budget; with `limit` None it counts
+        spending and stops nothing.  Raise InputError if the ledger exists with another budget than `limit` (None fits
+        every budget).  `budget` is the budget of the run itself; raise InputError if its epsilon is None, so that no
+        spending would stop the run.  `failure` bounds the chance that in any round of the run the graph is insecure or
+        more than T_C colluders are selected.  `predecessor` is the directory of the run that this one continues.
         """
         if budget.epsilon is None:
             raise InputError(

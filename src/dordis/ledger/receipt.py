@@ -70,7 +70,7 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         previous: str,
         arrived: Collection[int] = (),
     ) -> "Receipt":
-        """Return the receipt of a finished round; `arrived` has the clients of a round with open arrival."""
+        """Return the receipt of a finished round; `arrived` has the clients of an assisted round."""
         return cls(
             run=parameters.run.hex(),
             index=parameters.index,

@@ -233,7 +233,7 @@ def _smaller_divergences(event: Event) -> Floats:
 
 
 def _convert_to_epsilon(curve: Floats, delta: float, orders: Sequence[int], distance: float) -> Guarantee:
-    """Return the guarantee that Renyi divergences `curve` at `orders` prove; `distance` is explained at `epsilon`."""
+    """Return the guarantee that Renyi divergences `curve` at `orders` prove; for `distance` see function `epsilon`."""
     from dp_accounting.rdp import compute_epsilon
 
     divergences = curve.tolist()
@@ -278,7 +278,7 @@ class ParticipationSchedule:
     `accounting` says how many rounds each client is charged for.  'cap': as many as the participation cap, which every
     client enforces itself.  'all-rounds': all.  'paper': all, by Renyi divergences at the paper's orders.  The server
     knows which clients take part, so the random selection of clients does not amplify privacy.  No budget is reserved
-    for failed rounds: the rounds after a failed round get more noise instead.
+    for failed rounds, which clients count too: later rounds get more noise, or have fewer clients (`runs.budget`).
     """
 
     population: int

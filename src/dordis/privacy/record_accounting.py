@@ -146,9 +146,10 @@ def epsilon_of_plans(plans: Sequence[SampledEvents], delta: float, clients_per_p
 
 @lru_cache(maxsize=1 << 10)
 def _composed_epsilon(plans: tuple[SampledEvents, ...], persons: int, delta: float, tau: float) -> float:
-    """Return the epsilon of plans for a person with records at `persons` clients; `tau` is as in `_with_distance`.
+    """Return the epsilon of several plans together, for a person with records at `persons` clients.
 
-    The result is cached, because a ledger needs it after every round.
+    `tau` is the total variation distance of `_with_distance`.  The result is cached, because a ledger needs it after
+    every round.
     """
     return _with_distance(lambda left: _compose(plans, persons, left), delta, tau)
 
@@ -205,8 +206,8 @@ def _event(plan: SampledEvents, persons: int) -> object:
 def calibrate(epsilon: float, delta: float, sampling: int, events: int, distance: float = 0.0) -> SampledEvents:
     """Return the plan of `events` events with the largest theta^2 with which all of them stay within (epsilon, delta).
 
-    `sampling` is p 2^32.  `distance` is the total variation distance between the noise drawn in one event and the law
-    that is analysed; raise InputError if `delta` is too small for it.
+    `sampling` is 2^32 times the sampling probability.  `distance` is the total variation distance between the noise
+    drawn in one event and the law that is analysed; raise InputError if `delta` is too small for this distance.
 
     >>> plan = calibrate(6.0, 1e-5, sampling_word(500 / 10_000), 400)
     >>> round(plan.multiplier, 2)

@@ -313,7 +313,7 @@ class ClientRound:
         return parameters.once(("encoding", dim, kind), lambda: DistributedDP.from_parameters(parameters, dim, kind))
 
     def encode(self, private: DistributedDP) -> Vector:
-        """Return the encoded update and forget it; if encoding fails, a simulation stops, a deployed client sends zeros."""
+        """Return the encoded update and forget it; if encoding fails, simulations stop, deployed clients encode 0s."""
         if isinstance(self._update, RecordSum):
             summed, self._update, self._parameters = self._update, None, private.parameters
             return private.encode_records(summed.total, {CLIPPING_BIT: summed.below}, self._client.entropy)

@@ -321,7 +321,7 @@ class RoundEngine:
         )
 
     def _published(self, server: RoundServer) -> list[Dispatch | None]:
-        """Return for every chunk the sum that clients of later rounds may receive; None if they may not."""
+        """Return the sum of every chunk, for clients of later rounds that missed it; None if sums are not delivered."""
         if self._protocol.has_cohort or not server.is_public:
             return [chunk.delivery.dispatched for chunk in server.chunks]
         return [chunk.delivery.publish() for chunk in server.chunks]

@@ -75,11 +75,11 @@ class UserCode:
             raise
 
     def sum_records(self, what: str, work: Callable[[], Result]) -> Result:
-        """Return the sum over sampled records that `work` computes; `work` calls `attempt` for each group of them."""
+        """Return the sum over sampled records that `work` computes, by calling `attempt` for each group of records."""
         return work()
 
     def attempt(self, what: str, work: Callable[[], Result]) -> Result | None:
-        """Return the gradients of some records that `work` computes.
+        """Return the result of `work`, the gradients of one group of records (see `sum_records`).
 
         An error of `work` gets a note that says whose gradients are missing, and what to do.
         """
@@ -102,7 +102,7 @@ class UserCode:
         return work()
 
     def encode(self, what: str, work: Callable[[], Result], dim: int) -> Result | None:
-        """Return the encoding of `dim` coordinates that `work` computes; raise Diverged for an InputError of `work`.
+        """Return the encoded update, which has `dim` coordinates; raise Diverged if `work` raises InputError.
 
         In deployments the duration must not depend on the update.
         """
@@ -132,13 +132,13 @@ class ZeroOnFailure(UserCode):
         self._tell_owner, self._note = tell_owner, note
 
     def train(self, what: str, work: Callable[[], Result]) -> Result | None:
-        """Return the update, or None if `work` failed."""
+        """Return the update; None, which stands for a zero update, if `work` failed."""
         update = contain(what, work, self._tell_owner)
         self._note(what, FAILED if update is None else "")
         return update
 
     def attempt(self, what: str, work: Callable[[], Result]) -> Result | None:
-        """Return the gradients, or None if `work` failed; the owner is not told, as a sample of records is private."""
+        """Return the gradients, or None if `work` failed; nobody is told, because that would reveal who was sampled."""
         return contain(what, work, lambda text: None)
 
     def call(self, what: str, work: Callable[[], Result]) -> Result | None:
@@ -146,7 +146,7 @@ class ZeroOnFailure(UserCode):
         return contain(what, work, self._tell_owner)
 
     def ask(self, what: str, work: Callable[[], Result]) -> Result | None:
-        """Return the answer, or None if `work` failed."""
+        """Return the answer of `work`, or None if `work` failed."""
         return contain(what, work, self._tell_owner)
 
     def encode(self, what: str, work: Callable[[], Result], dim: int) -> Result | None:
@@ -284,7 +284,7 @@ class OwnerLog:
 class TimedTraining(ZeroOnFailure):
     """Trains in one thread, one training after the other, and hides how long the application's code takes.
 
-    An update is returned `seconds` after the call; the other methods say when they return.
+    `train` returns `seconds` after the call (None if training is late); the other methods say when they return.
     """
 
     def __init__(
@@ -337,9 +337,10 @@ class TimedTraining(ZeroOnFailure):
         return begun.result()
 
     def encode(self, what: str, work: Callable[[], Result], dim: int) -> Result | None:
-        """Return the encoded update, None if `work` failed, after a whole number of windows; `dim` sets their length.
+        """Return the encoded update, or None if `work` failed, after a whole number of windows.
 
-        The exact time would reveal the number of rounding attempts, which depends on the data.
+        A window is `LEAST_WINDOW` seconds, plus `WINDOW_PER_COORDINATE` for each of `dim` coordinates.  The exact time
+        would reveal the number of rounding attempts, which depends on the data.
         """
         start = self._clock()
         encoded = super().encode(what, work, dim)

@@ -339,7 +339,7 @@ class FullRounds:
         return ready
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
-        """Run the summing protocol with the ready clients or, with open arrival, with all clients that contribute."""
+        """Run the summing protocol with the ready clients or, if assisted, with all clients that contribute."""
         if agreed.invitation is not None:
             self._invited = agreed.invitation.clients
             self._departures.begin(agreed.parameters.index, self._invited)

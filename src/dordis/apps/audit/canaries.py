@@ -156,7 +156,7 @@ WIDTH = 16
 
 
 class CanaryRecords(RecordClient):
-    """A client whose records are canaries, each with a coin in `coins` that decides about its gradient.
+    """A client whose records are canaries: the coin of a record, in `coins`, decides whether its gradient is zero.
 
     If the coin of record i is 1, the gradient is the clip bound in coordinate `first` + i and 0 in all others.  If the
     coin is 0, the gradient is zero.

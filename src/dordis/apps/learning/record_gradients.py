@@ -175,7 +175,7 @@ class TorchGradients(RecordGradients):
         return (each * there).sum() / there.sum().clamp(min=1)
 
     def rows(self, parameters: Numbers, x: Values, y: Labels) -> Reals:
-        """Return one gradient for each record; the same records give bitwise the same (`constant_arithmetic`)."""
+        """Return one gradient for each record; repeated calls give bitwise equal results (`constant_arithmetic`)."""
         model, torch = self._model, self._torch
         if self._buffer.shape[0] != len(y):
             self._buffer = np.empty((len(y), model.dim), np.float32)
@@ -234,7 +234,7 @@ ROWS_AT_ONCE = 16
 
 
 class RecordLearner(RecordClient):
-    """A client with records as the unit of privacy: each row is a record, or all rows with the same id in `keys` are.
+    """A client with records as the unit of privacy: a record is one row or, with `keys`, all rows with the same id.
 
     A *slice* is the group of records whose gradients are computed at once.
     """
@@ -254,7 +254,7 @@ class RecordLearner(RecordClient):
         self.described: Mapping[str, str] = {}
 
     def describe_data(self) -> Mapping[str, str]:
-        """Return a summary of the client's own file by topic, with the numbers of the client's rows and records."""
+        """Return a summary of the client's data by topic: numbers of rows and records, and facts about its own file."""
         rows = {"rows": f"{len(self._y) - 1:,} used"}
         return rows | dict(self.described) | {"records": f"{self.records:,}"}
 

@@ -289,7 +289,7 @@ class DordisGrid(Grid):
 
     @property
     def _reply_weight(self) -> float:
-        """Return the weight that the strategy gives to a reply: 1, or `privacy.records` if records are the unit."""
+        """Return the weight of each reply for Flower's strategy: 1, or `privacy.records` if records are the unit."""
         privacy = None if self._private is None else self._private.run.job.config.privacy
         return float(privacy.records) if privacy is not None and privacy.unit == RECORD_UNIT else 1.0
 

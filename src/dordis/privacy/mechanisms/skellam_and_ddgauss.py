@@ -190,7 +190,7 @@ class DDGauss(Mechanism, frozen=True, tag="ddgauss", kw_only=True):
         return vector
 
     def release(self, variance: Fraction) -> DiscreteGaussianSum:
-        """Return the event of a sum under the noise of floor(`variance` / g^2) clients.
+        """Return the release of a sum, for accounting, under the noise of floor(`variance` / g^2) clients.
 
         Raise InputError if `variance` is below g^2, the squared scale of one client's noise.
         """
