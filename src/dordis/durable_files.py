@@ -97,7 +97,7 @@ def read_lines_with_last(path: Path, last: bytes) -> list[bytes]:
 
 
 def repair_lines(path: Path, last: bytes) -> None:
-    """Cut an incomplete last line from a file, and append the line `last` if the file lacks it."""
+    """Cut an incomplete last line from a file, and append the line `last` unless it is empty or in the file."""
     lines = read_lines_with_last(path, last)
     if lines or path.exists():
         write_atomically(path, b"".join(lines))

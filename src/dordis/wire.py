@@ -47,8 +47,8 @@ def size(message: Message) -> int:
 def decode(data: bytes, kind: type[Kind], limit: int = LIMIT, bulk: Bulk = b"") -> Kind:
     """Return the message with this frame and bulk; `kind` is the expected class of messages, or a union of classes.
 
-    Raise MalformedMessage if the frame is too long, not canonical, or of another kind or version, or if `bulk` is given
-    for a message without bulk.
+    Raise MalformedMessage if the frame is longer than `limit` bytes or than its class allows (`Message.longest`), not
+    canonical, or of another kind or version, or if `bulk` is given for a message without bulk.
     """
     check_size(data, limit)
     check_version(data)

@@ -146,7 +146,7 @@ def _flip(x: Reals, signs: npt.NDArray[np.uint8], scale: np.floating[Any]) -> No
 
 @kernel
 def _transform_leaves(x: Reals, leaf: int, scratch: Reals) -> None:
-    """Transform each leaf, as a matrix that is as square as possible: along the rows, then along the columns."""
+    """Transform each leaf of length `leaf` in place, as a nearly square matrix: first its rows, then its columns."""
     columns = 1
     while columns * columns < leaf:
         columns *= 2

@@ -60,7 +60,7 @@ def draw_samples(
 
     `cells` has the cells of samples, and `hats` the random numbers from which distances under the hats are drawn.  Both
     start with the first sample of the page that contains sample `first`; sample `first` is added to acc[0].  `hats` is
-    not used if k = `log_width` = 0.  `stairs` maps cells to nodes (`STAIR`).
+    not used if k = `log_width` = 0.  `stairs` maps cells to nodes (`STAIR`).  Cells from `first_escape` on escape.
 
     For each escape `places` receives its index in acc, `tops` receives its cell minus `first_escape`, and `blocks`
     receives the 16 bytes from which a block cipher makes the random bytes of the escape.  These 16 bytes are the first
@@ -193,9 +193,11 @@ def resolve_escapes(
 
     `places` has the index of each escape in acc, and `tops` its top, its cell minus the first cell that escapes, as
     `draw_samples` lists them.  Blocks are outputs of the cipher, little-endian.  C is the cumulative residual at x = -X
-    .. X; `residual` has it as rows (high word, low word).  In most cases one row of `index` determines x.  This is row
-    `u >> (64 + shift)`.  A row has the first place in `residual` whose C is at least row << (64 + shift), and, for the
-    places from there on, the next 16 bits of C.
+    .. X; `residual` has it as rows (high word, low word).
+
+    In most cases one row of `index` determines x: the row r = `u >> (64 + shift)`.  Its first two numbers are the least
+    position p in `residual` with C >= r << (64 + shift).  The other numbers belong to the positions from p on.  Each is
+    the 16 bits of C that follow the bits equal to r; for positions whose C begins with other bits it is 2^16 - 1.
     """
     largest = len(residual) // 2
     for e in range(places.size):
@@ -292,7 +294,10 @@ def _count(counts: npt.NDArray[np.uint32], node: Any) -> Any:
 
 @kernel
 def subtract_cells(pmf: Words, counts: npt.NDArray[np.uint32], log_width: int) -> Words:
-    """Return the residual at x = 0 .. X, for nodes 2^`log_width` apart; an empty array if it is negative anywhere."""
+    """Return the residual at x = 0 .. X: the pmf minus all hats; an empty array if it would be negative anywhere.
+
+    `counts` has the number of cells of each node from 0 on; the nodes are 2^`log_width` apart.
+    """
     width = 1 << log_width
     masses = np.empty_like(pmf)
     for x in range(len(pmf)):

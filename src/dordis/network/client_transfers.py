@@ -314,7 +314,7 @@ class VisitorRequests:
             return response.status, read_offset(response.headers, len(body))
 
     async def _offset(self, path: str, size: int) -> int:
-        """Return the number of bytes of a contribution that the server has; 0 if it does not answer."""
+        """Return the number of bytes of a contribution that the server has; 0 if the server does not answer."""
         try:
             async with self.request("HEAD", path) as response:
                 return read_offset(response.headers, size)
@@ -378,7 +378,7 @@ def version_refused(headers: Mapping[str, str] | None) -> LoginRefused:
 
 
 def check_not_refused(status: int) -> None:
-    """Raise ProtocolError if the server refused a contribution for good."""
+    """Raise ProtocolError for an HTTP status in `REFUSED`: the server will never take this contribution."""
     if status in REFUSED:
         raise ProtocolError(f"the server refused the contribution (HTTP {status})")
 

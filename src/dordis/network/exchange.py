@@ -57,7 +57,7 @@ class PendingRequest:
 
 @dataclass(eq=False)
 class RequestBatch:
-    """Requests that were sent together, and the queue of the replies to them; None in the queue marks its end."""
+    """Requests that were sent together, and the queue of the replies to them; None in the queue ends the replies."""
 
     open: set[int] = field(default_factory=set)
     arrivals: "SimpleQueue[Arrival | None]" = field(default_factory=SimpleQueue)
@@ -239,7 +239,7 @@ class NetworkExchange(MessageMeter):
         self._close(pending)
 
     def _check_late(self, u: ClientId, id: int, pending: PendingRequest | None) -> None:
-        """Raise ProtocolError unless a reply is the first to a request that was given up.
+        """Raise ProtocolError unless a reply is late: the first reply to a request that the server has given up.
 
         `id` is the request that the reply states, `pending` the open request with this id, None if there is none.
         """

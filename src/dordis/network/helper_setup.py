@@ -161,7 +161,7 @@ def key_lifetime(manifest: Manifest) -> int:
 
 
 def check_key_days(lifetime: int, most: int) -> None:
-    """Raise ParametersRefused if keys of this run would be kept longer than the helper's policy allows."""
+    """Raise ParametersRefused if keys would be kept for `lifetime` seconds and the policy allows `most` days."""
     if lifetime > most * DAY:
         raise ParametersRefused(
             f"the helper's policy, line 'key_days', forbids this run: its rounds stay open so long that keys would be "
@@ -222,7 +222,11 @@ def create_assistant(
     mutual: bool,
     beacon: Path | None = None,
 ) -> Assistant:
-    """Return a helper, not yet connected; raise InputError if one of its files cannot be used."""
+    """Return a helper, not yet connected; raise InputError if one of its files cannot be used.
+
+    `state` is its directory.  Without `policy` the default policy holds.  `LoginCredentials` explains `mutual` and
+    `trusted`.
+    """
     credentials = load_client_credentials(identity, utc_now())
     SignedRegistry.load(registry, credentials.authority)
     state.mkdir(mode=0o700, parents=True, exist_ok=True)

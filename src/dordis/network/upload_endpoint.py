@@ -41,7 +41,7 @@ _RANGE = re.compile(r"bytes ([0-9]{1,12})-([0-9]{1,12})/([0-9]{1,12})")
 
 
 class LeastRate:
-    """A context that raises TimeoutError if a transfer moves fewer than PROGRESS bytes in `seconds`."""
+    """A context that raises TimeoutError if a transfer moves fewer than PROGRESS bytes in any `seconds` seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._moved, self._next_check = seconds, 0, 0.0

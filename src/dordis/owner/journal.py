@@ -97,7 +97,7 @@ class FileJournals:
         return tuple(round for round in self._rounds() if self._files(round)[1].read_bytes() != _ZEROS)
 
     def _rounds(self) -> list[bytes]:
-        """Return the rounds that have a journal file and a key file."""
+        """Return the ids of the rounds that have a journal file and a key file, in ascending order."""
         rounds = sorted(bytes.fromhex(path.stem) for path in self.directory.glob("*.journal"))
         return [round for round in rounds if self._files(round)[1].exists()]
 

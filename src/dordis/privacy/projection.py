@@ -155,7 +155,7 @@ class Saving:
 
 
 def estimate_saving(plan: Plan) -> Saving | None:
-    """Return the saving by folding under a plan, or None if the plan does not fold updates."""
+    """Return the bytes that folding saves under a plan, and the error that it adds; None if updates are not folded."""
     setting = plan.setting
     if not setting.buckets:
         return None

@@ -126,7 +126,7 @@ class DeliveryClient(ProtocolClient[ClientState]):
 
     @property
     def aggregate(self) -> Aggregate | None:
-        """Return the decoded sum of the round and its mean, or None as long as a chunk is missing."""
+        """Return the decoded sum of the round and its mean, or None if a chunk is missing, or after `forget`."""
         if self._assembly is not None and len(self._assembly) == self.chunks:
             self._aggregate, self._assembly = self._assembly.aggregate(), None
         return self._aggregate

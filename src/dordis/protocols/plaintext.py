@@ -175,8 +175,8 @@ class PlaintextSetup(SummingSetup):
 class PlaintextChunk(SummingChunk):
     """The server's part in one chunk.
 
-    Secrets in `withheld` are not released, although the escrow's rule releases them.  So a test can compare the sum
-    with that of a protocol in which the same secrets could not be recovered.
+    The server never receives the secrets in `withheld`, although the escrow's rule releases them.  So a test can
+    compare the sum with that of a protocol in which the same secrets could not be recovered.
     """
 
     def __init__(self, setup: PlaintextSetup, chunk: int, withheld: Releases) -> None:

@@ -130,9 +130,10 @@ def plan_law(plan: Plan) -> SumLaw:
 
 
 def plan_margin(plan: Plan) -> float:
-    """Return the expected squared norm of a block of uniformly random numbers, divided by tau of a planned block.
+    """Return the expected squared norm of a block of uniformly random numbers, divided by the block's bound, tau.
 
-    If this ratio is below `MARGIN`, such random numbers may pass the check.
+    Tau is the `threshold` of one block of a sum without dropout.  If this ratio is below `MARGIN`, such random numbers
+    may pass the check.
     """
     law, blocks = plan_law(plan), plan.setting.padded // plan.setting.block
     return law.length * 4.0**plan.bits / 12 / threshold(law, blocks + (blocks > 1) + len(plan.further))
@@ -150,7 +151,10 @@ def plan_warnings(plan: Plan) -> tuple[str, ...]:
 
 
 def is_checked(mechanism: Mechanism, scheme: Scheme) -> bool:
-    """Tell whether sums can be checked: encoded updates are bounded, and all noise is the protocol's Skellam noise."""
+    """Tell whether sums can be checked: encoded updates are bounded, and all noise is the protocol's Skellam noise.
+
+    With records as the unit of privacy sums are not checked; callers test this.
+    """
     known = mechanism.law is SKELLAM and not mechanism.share and mechanism.sensitivity > 0
     return known and scheme is not Scheme.NONE
 
@@ -234,7 +238,8 @@ def _tail(variance: float, exponent: float) -> float:
 def _noise_norm(variance: float, length: int, exponent: float) -> float:
     """Return Chernoff's bound on the squared norm of Skellam noise: exceeded with probability at most exp(-exponent).
 
-    The law of a coordinate is cut at 12 sigma + 40; the mass beyond is below 1e-40 for variances up to 64.
+    Only for variances up to `LEAST_VARIANCE`: the law of a coordinate is cut off at 12 sigma + 40, and for these
+    variances the probability of a larger coordinate is below 1e-40.
     """
     logs = _log_law(variance, math.ceil(12 * math.sqrt(variance) + 40))
     squares = np.arange(logs.size, dtype=np.float64) ** 2

@@ -215,7 +215,7 @@ def select_bounds(counts: Floats, sigma: float) -> Bounds:
     """Return the bounds of each column from the noisy counts of its WIDTH bins, of the shape (columns, WIDTH).
 
     `sigma` is the standard deviation of the noise in each count.  Raise InputError if a column has no count above the
-    threshold, which is `quantile` times `sigma`.
+    threshold, which is `sigma` times the value of the function `quantile`.
     """
     bounds, found = read_counts(counts, sigma)
     if not found.all():
@@ -230,7 +230,7 @@ def read_counts(counts: Floats, sigma: float) -> tuple[Bounds, npt.NDArray[np.bo
     """Return the bounds of each column, and whether one of its noisy counts exceeds the threshold.
 
     If none does, both bounds of the column are 0.  `sigma` is the standard deviation of the noise in each count; the
-    threshold is `sigma` times `quantile`.
+    threshold is `sigma` times the value of the function `quantile`.
     """
     sides = counts.reshape(-1, 2, _SIDE)
     seen = sides > quantile(len(counts)) * sigma

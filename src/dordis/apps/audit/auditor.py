@@ -41,7 +41,7 @@ class KnownNoise:
     """A recorder of rounds: it records their parameters, the clients' inputs and the colluders' noise.
 
     Run the rounds with `KnownNoise.protocol`, which does the same as the given `protocol` and records parameters and
-    inputs.  Pass the method `watch` to each round: it computes the colluders' noise before they erase the seeds.
+    inputs.  Pass the method `watch` to each round: it computes the colluders' noise before the seeds are erased.
     """
 
     def __init__(self, protocol: SummingProtocol, colluders: Collection[ClientId], law: NoiseLaw = SKELLAM) -> None:

@@ -238,7 +238,7 @@ def metrics(target: Target, totals: Totals) -> dict[str, float]:
 
 
 def total(target: Target, scores: Floats, y: Labels) -> Totals:
-    """Return sums over n samples from scores (n, classes) or (n, outputs); `right` is 0 for a regression."""
+    """Return the totals of n samples from scores (n, classes) or, in a regression, (n, outputs); there `right` is 0."""
     if target == "regression":
         return Totals(float(((scores.reshape(y.shape) - y) ** 2).sum()), 0.0, y.size)
     shares = scores - scores.max(axis=1, keepdims=True)

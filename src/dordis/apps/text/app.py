@@ -112,7 +112,7 @@ class Server(AppServer):
         return f"perplexity over {self._corpus.symbols.said}"
 
     def model(self) -> Floats:
-        """Return an empty model in the first pass; in the second, the probabilities of words that the first gave."""
+        """Return an empty model in the first pass; in the second, the probabilities of words from the first."""
         return self._first_words() if self._second else np.zeros(0)
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:

@@ -230,7 +230,7 @@ def wide_grid(setting: Setting, sigma: float) -> Grid:
 
 
 def check_bound(mechanism: Mechanism) -> None:
-    """Raise ParametersRefused if a mechanism's `sensitivity` is too small for rounding at its clip bound and scale."""
+    """Raise ParametersRefused if rounding, at a mechanism's clip bound and scale, exceeds its stated `sensitivity`."""
     grid, clip = mechanism.grid, mechanism.clip
     if not 0 < clip < math.inf:
         raise ParametersRefused(f"the clip bound is a number above 0, not {clip}")

@@ -230,7 +230,7 @@ class ChunkServer(SummingChunk):
         return self._setup.masking_key(u, self.chunk) == self._suite.agreement.public_key(secret)
 
     def release_secrets(self) -> Flow:
-        """Stage 5: obtain the due secrets, which are the deposited secrets that the escrow's rule releases for U3.
+        """Stage 5: obtain the due secrets, the deposited secrets that the escrow's rule releases, given the survivors.
 
         In stage 4 clients disclosed their own due secrets.  This step checks these secrets against the clients'
         commitments.  If any due secret of a client is missing or wrong, this step requests the shares of all due
