@@ -244,7 +244,7 @@ class RunRecords:
         return _last_record(read_checkpoint_lines(self.path / MODEL), self.path)
 
     def reopen(self) -> None:
-        """Remove the outcome of a run that is resumed; until the run ends again, the epsilon spent is in the ledger."""
+        """Remove the stored outcome of a resumed run, which has not ended; the epsilon spent is in the ledger."""
         (self.path / RESULT).unlink(missing_ok=True)
 
     def close(self, result: RunOutcome) -> None:
@@ -265,7 +265,7 @@ class Evictions:
         return frozenset(ClientId(u) for line in self.lines for u in line.clients)
 
     def after(self, index: int) -> tuple[int, ...]:
-        """Return the clients evicted after the round with this index of this run."""
+        """Return the clients evicted directly after round `index` of this run, neither later nor by an earlier run."""
         return tuple(u for line in self.lines if line.index == index and not line.run for u in line.clients)
 
     def add(self, index: int, clients: Collection[ClientId], reason: str, run: str = "") -> tuple[ClientId, ...]:

@@ -204,7 +204,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether fewer than 3 f + 1 helpers are allowed against a malicious server: f of them, or even one, can then stop
     a round."""
     no_base: bool = False
-    """Whether n_min may be below n_max / 2: then more than f colluding helpers could see an update without noise."""
+    """Whether clients may add no base noise, and n_min may be below n_max / 2: then more than f colluding helpers could
+    see an update without noise."""
 
 
 def agree_with_helpers(options: Options, common: Parameters, roster: Roster) -> AssistedParameters:
