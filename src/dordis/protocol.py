@@ -393,6 +393,6 @@ def check_turn(entries: Sequence[On[Any]], passed: int, place: int) -> None:
 
 
 def check_setup_complete(lane: int, passed: int, needed: int) -> None:
-    """Raise UnexpectedRequest if `lane` is a chunk's and `passed`, the set-up's requests so far, is below `needed`."""
+    """Raise UnexpectedRequest for a chunk's `lane` if fewer of the set-up's requests are `passed` than are `needed`."""
     if lane != SETUP and passed < needed:
         raise UnexpectedRequest("the set-up is not complete")

@@ -96,7 +96,7 @@ def predecessor_budgets(account: Account, manifest: Manifest | None) -> list[Bud
 def epsilon_at_delta(budget: Budget, delta: float) -> float:
     """Return an epsilon that holds at `delta`: that of the budget, or a larger one if `delta` is below the budget's.
 
-    If the budget's epsilon is None, the result is 0, which proves nothing.
+    Return 0 if the budget's epsilon is None.  Such a budget bounds nothing; callers use the result only in a maximum.
     """
     if budget.epsilon is None or delta >= budget.delta:
         return budget.epsilon or 0.0
@@ -123,9 +123,10 @@ def is_ended_by_budget(account: Account, manifest: Manifest) -> bool:
 def is_like_rounds(refused: Charge, account: Account, manifest: Manifest) -> bool:
     """Tell whether a refused round keeps to the planned T_C and T / n, with noise like that of the first charged round.
 
-    Noise scheme, chance of failure, mechanisms and prices must equal those of the first charged round, which the
-    receipts confirm; T / n is at most that of the plan.  Otherwise somebody could forge a refused round that is cheap
-    without dropout and expensive with dropout.
+    T_C must be the planned one, and T / n at most the planned one.  Noise scheme, chance of failure, mechanisms and
+    prices must equal those of the first charged round, which the receipts confirm: the first of this run or, if it has
+    none, of the latest predecessor that has one.  Otherwise somebody could forge the refusal of a round that
+    exceeds the budget with dropout only, and so end the run as if by its budget (`is_ended_by_budget`).
     """
     charged = [next(iter(one.rounds.values())).charge for one in account.lineage() if one.rounds]
     if not charged or _noise_law(refused) != _noise_law(charged[0]) or refused.colluders != manifest.plan.colluders:

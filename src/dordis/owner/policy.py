@@ -327,7 +327,7 @@ class Owner:
         return self.selection.claim(invite, self.me, self.vrf_key)
 
     def take_piece(self, count: int) -> None:
-        """Raise ParametersRefused if the policy allows fewer than `count` pieces of a model, the next one included."""
+        """Raise ParametersRefused if the policy forbids a model of `count` pieces; called before a piece is stored."""
         check_pieces(self.policy, count)
 
     def train(self, invite: Invite) -> None:

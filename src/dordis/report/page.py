@@ -260,7 +260,7 @@ def _label_groups(runs: Sequence[StoredRun]) -> list[tuple[StoredRun, str]]:
 
 
 def _overview_row(facts: RunFacts, report: str, home: Path) -> dict[str, Any]:
-    """Return a row of the list of runs: the run's name, a link to its report (empty without a report), and results."""
+    """Return a row of the list of runs: name, link from the directory `home` to the report (empty if none), results."""
     run, manifest = facts.run, facts.run.manifest
     name = manifest.name if facts.label.startswith(manifest.name) else f"{manifest.name}: {facts.label}"
     page = run.path / report

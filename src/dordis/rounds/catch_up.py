@@ -87,7 +87,7 @@ class Encoded(Event, Generic[Kind], frozen=True):
 
 
 def event_kinds(parameters: type[Parameters]) -> Any:
-    """Return the union of all event types, for rounds with parameters of this type."""
+    """Return the union of the types that a client's journal stores as events, for parameters of the type given."""
     return Invited | SendModel | Trained | Encoded[parameters] | Dispatch | Store  # type: ignore[valid-type]
 
 
@@ -136,7 +136,7 @@ class RecentSums:
         return tuple(self._sums)
 
     def since(self, digest: bytes) -> Sequence[SendSum]:
-        """Return the sums that lead from the model with this digest to the present model; empty if one is missing."""
+        """Return the sums from the model with this digest to the current one; empty if it is current, or not stored."""
         starts = [place for place, s in enumerate(self._sums) if s.parameters.model == digest]
         return self._sums[starts[-1] :] if starts else ()
 

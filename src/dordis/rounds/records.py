@@ -132,7 +132,8 @@ def sum_records(
 ) -> RecordSum:
     """Return the sum of the clipped and quantised gradients of a fresh Poisson sample of records.
 
-    Raise InputError if the client has too many records, or if a gradient depends on other records.
+    `attempt` runs the application's code on one group of records (see `Attempt`).  Raise InputError if the client has
+    too many records, or if a gradient depends on other records.
     """
     check_records(source, encoding.records)
     source.begin(round, model, dim, attempt)

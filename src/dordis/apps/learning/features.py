@@ -186,8 +186,8 @@ class Scattering:
 def _average(spectrum: npt.NDArray[np.float64], coarser: int, points: int) -> npt.NDArray[np.complex64]:
     """Return the matrix that averages moduli along one dimension, with a filter of the given `spectrum`.
 
-    The resolution of the moduli is the image's divided by `coarser`.  The averages are computed at `points` evenly
-    spaced points of a padded image, without the first and the last point.
+    The resolution of the moduli is the image's divided by `coarser`.  Of `points` evenly spaced points of a padded
+    image the first and the last are left out, so the matrix has `points` - 2 rows, one average for each other point.
     """
     whole = len(spectrum)
     kept = spectrum.copy()
@@ -201,14 +201,18 @@ def _average(spectrum: npt.NDArray[np.float64], coarser: int, points: int) -> np
 
 def _morlet(period: int, width: float, angle: float, frequency: float) -> Filters:
     """Return the spectrum of a Morlet wavelet: a wave under an envelope, minus a multiple of the envelope, so that the
-    mean is 0.
+    mean is 0.  The arguments are those of `_gabor`.
     """
     wave, envelope = _gabor(period, width, angle, frequency), _gabor(period, width, angle, 0.0)
     return np.asarray(np.real(fft.fft2(wave - wave.sum() / envelope.sum() * envelope)), np.float32)
 
 
 def _gabor(period: int, width: float, angle: float, frequency: float) -> npt.NDArray[np.complex128]:
-    """Return a wave under an elongated Gaussian envelope, on an image that is repeated periodically."""
+    """Return a wave under an elongated Gaussian envelope, on an image of `period` x `period` pixels that repeats.
+
+    The envelope's integral is about 1.  `width` is its standard deviation along the wave, in pixels.  The wave runs in
+    the direction `angle`, in radians, and its phase grows by `frequency` radians a pixel.
+    """
     slant = 4.0 / ANGLES
     wrapped = np.zeros((period, period), np.complex128)
     for down in _WRAPS:

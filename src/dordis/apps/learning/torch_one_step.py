@@ -162,9 +162,11 @@ class OneStep:
 def write_gradient(
     torch: Any, caught: LayerPass, views: dict[str, Any], slope: Any, x: Any, update: dict[str, Any]
 ) -> None:
-    """Write the gradient of one client with respect to weights and bias of one layer into the client's update.
+    """Write the SGD step of one client for the weights and bias of one layer into the client's update.
 
-    `x` has the layer's inputs for the client's samples, and `slope` the gradients at the layer's outputs.
+    `caught` is the layer, and `views` has the parameters of all layers.  `x` has the layer's inputs for the client's
+    samples, and `slope` the gradients of the scaled loss at its outputs.  This loss has the factor -lr, so that its
+    gradient is the step.
     """
     weight, bias, layer = f"{caught.name}.weight", f"{caught.name}.bias", caught.layer
     if type(layer) is torch.nn.Linear:
