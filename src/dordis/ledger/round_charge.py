@@ -1,6 +1,6 @@
 """The charge of a round: its clients and the privacy cost of its noisy sums, as frozen data.
 
-A round is charged before its first unmask request, at the least noise that its parameters allow.  Every cost can be
+A round is charged before its first disclosure, at the least noise that its parameters allow.  Every cost can be
 recomputed without the code of the mechanism.  The cost of Skellam noise, the protocol's own, follows from sensitivity,
 length and variance.  For another mechanism the ledger stores a price list: the cost for each noise variance that up to
 T dropouts can leave; with more dropouts a round has no output.  The noise is either added by the protocol, or in even
@@ -63,7 +63,7 @@ Term = SkellamTerm | DiscreteGaussianTerm | GaussianTerm
 
 
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An entry of a price list: the cost of a release (`terms`) if noise of variance `variance` counts for privacy."""
+    """An entry of a price list: `terms`, the cost of a release if the noise that counts for privacy has `variance`."""
 
     variance: Fraction
     terms: tuple[Term, ...]
@@ -96,9 +96,9 @@ class NoisySum(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         return self.mechanism or mechanism_name(DSkellam)
 
     def cost(self, variance: Fraction, samples: int) -> ReleaseCost:
-        """Return the cost of the sum if noise of this variance, drawn in `samples` samples, counts for privacy.
+        """Return the cost of the sum if noise of this variance counts for privacy; raise InputError if it has no price.
 
-        Each sample adds the sampler's total variation distance.  Raise InputError if the price list lacks the variance.
+        `samples` is the number of integers that all clients draw as noise; each adds `accounting.SAMPLE_DISTANCE`.
         """
         distance = samples * accounting.SAMPLE_DISTANCE
         if self.mechanism is None:
@@ -132,7 +132,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     dropped: tuple[int | None, ...] = ()
     """Number of dropouts of each chunk, None if its survivors were not fixed at the charge; empty if all are None."""
     n_max: int = 0
-    """With open arrival, the largest number of clients in a sum; `clients` has the clients that came.  Otherwise 0."""
+    """In assisted rounds the largest number of clients in a sum; `clients` has those that contributed.  Else 0."""
 
     @classmethod
     def from_parameters(
@@ -147,7 +147,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
         `releases` has each sum's sensitivity and chunks, by default those in the parameters.  A third party's
         `mechanism` must be given; its price list is for the first sum, the update.  `draw_failure` bounds the chance
-        that more than T_C colluders are drawn.  With open arrival, `arrived` has the clients that came.
+        that more than T_C colluders are drawn.  In assisted rounds `arrived` has the clients that came.
         """
         priced = priced_mechanism(parameters, mechanism)
         plans, sums = noise_plans(parameters, priced), releases or releases_of(parameters)
@@ -177,11 +177,11 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     @property
     def largest(self) -> int:
-        """Return the largest number of clients in a sum: all clients of the round, or `n_max` with open arrival."""
+        """Return the largest number of clients in a sum: all clients of the round, or `n_max` if it is assisted."""
         return self.n_max or len(self.clients)
 
     def after_dropouts(self, dropped: Mapping[int, int]) -> "Charge":
-        """Return this charge with the dropouts by chunk in `dropped`; for all other chunks the number is unknown."""
+        """Return this charge with the dropouts by chunk in `dropped`; other chunks are charged for up to T dropouts."""
         known = tuple(dropped.get(chunk) for chunk in range(len(self.variances)))
         charge = msgspec.structs.replace(self, dropped=known)
         releases = (msgspec.structs.replace(one, variance=charge.least_variance(one.chunks)) for one in self.releases)
@@ -193,13 +193,13 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         return self.after_dropouts(dict.fromkeys(range(len(self.variances)), 0))
 
     def least_variance(self, chunks: Sequence[int]) -> Fraction:
-        """Return the least variance in these chunks that counts for privacy; unknown dropouts may be up to T."""
+        """Return the least variance that counts for privacy in these chunks; if dropouts are unknown, after up to T."""
         return min(
             counted_variance(self.plans[chunk], self.dropped[chunk] if self.dropped else None) for chunk in chunks
         )
 
     def costs(self, charged: Sequence[Fraction] | None = None) -> tuple[ReleaseCost, ...]:
-        """Return the cost of every release; `charged` has a noise variance for each chunk, by default the least."""
+        """Return the cost of every release; `charged` has the variance of each chunk, by default the least possible."""
         components = len(self.plans[0].base) + len(self.plans[0].removable)
         costs = []
         for release in self.releases:
@@ -286,7 +286,7 @@ def priced_mechanism(parameters: Parameters, given: Mechanism | None = None) -> 
 
 
 def noise_plans(parameters: Parameters, priced: Mechanism | None) -> tuple[NoisePlan, ...]:
-    """Return the noise plan of each chunk: of the protocol's noise, or of that which clients add under `priced`."""
+    """Return each chunk's noise plan: the protocol's, or that of the noise that clients themselves add by `priced`."""
     if priced is None or not priced.share:
         return parameters.plans
     if parameters.encoding.further_releases:
@@ -302,7 +302,7 @@ def noise_plans(parameters: Parameters, priced: Mechanism | None) -> tuple[Noise
 def noisy_sums(
     plans: Sequence[NoisePlan], sums: Sequence[tuple[Sensitivity, Sequence[int]]], priced: Mechanism | None
 ) -> tuple[NoisySum, ...]:
-    """Return the noisy sums of `sums`: the first at the prices of `priced`, if given, others under Skellam noise."""
+    """Return a noisy sum for each (sensitivity, chunks) in `sums`; `priced`, if given, adds the noise on the first."""
     releases: list[NoisySum] = []
     for changed, chunks in sums:
         noise = [plans[chunk] for chunk in chunks]
@@ -316,7 +316,7 @@ def noisy_sums(
 
 
 def price_terms(event: Event, times: int = 1) -> tuple[Term, ...]:
-    """Return `times` repetitions of an event as terms of a price; raise InputError if no bound on it is known."""
+    """Return the terms of the price of `times` equal events; raise InputError if no bound on their cost is known."""
     match event:
         case SkellamSum(l2_squared, l1, variance):
             return (SkellamTerm(times, SkellamSum(float(l2_squared), float(l1), float(variance))),)
@@ -333,7 +333,7 @@ def price_terms(event: Event, times: int = 1) -> tuple[Term, ...]:
 
 
 def check_release(release: NoisySum, plans: Sequence[NoisePlan], least: Fraction) -> None:
-    """Raise InputError unless a sum's sensitivity and cost are valid and its variance is `least`, its chunks' least."""
+    """Raise InputError for an invalid sensitivity or cost of a sum, or if its reserved variance is not `least`."""
     if release.l2_squared < (0 if release.prices else 1) or release.dim < 1:
         raise InputError(f"a sum has Delta2^2 and a length of 1 or more, not {release.l2_squared} and {release.dim}")
     if release.l1 != Sensitivity(release.l2_squared, release.dim).l1:
@@ -359,7 +359,7 @@ def check_noise(release: NoisySum, plans: Sequence[NoisePlan]) -> None:
 
 
 def check_price(price: Price, clients: int, brought: Fraction | None = None) -> None:
-    """Raise InputError if a price has no terms, an invalid number or a divergence below 0, or fails `check_shares`."""
+    """Raise InputError if a price has no terms, or a term is invalid or assumes too much noise (`check_shares`)."""
     if not price.terms:
         raise InputError("a price has no terms, so the release would cost nothing")
     for term in price.terms:
@@ -373,7 +373,7 @@ def check_price(price: Price, clients: int, brought: Fraction | None = None) -> 
 
 
 def check_shares(event: DiscreteGaussianSum, clients: int, brought: Fraction | None) -> None:
-    """Raise InputError if a price assumes noise of over `clients` clients, or over the variance `brought` if given."""
+    """Raise InputError if a price has noise of over `clients` clients, or a variance above `brought` (unless None)."""
     if event.clients > clients:
         raise InputError(f"a price has noise of {event.clients} clients, and only {clients} take part")
     if brought is not None and event.clients * event.scale**2 > brought * (1 + _CLOSE):
