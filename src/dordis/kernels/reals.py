@@ -118,7 +118,7 @@ def _round_stochastically(
     randomness: npt.NDArray[np.uint32],
     out: npt.NDArray[np.int32],
 ) -> bool:
-    """Write `scale` x, rounded at random, to `out`; return False if a result is not finite or not an int32 (then 0)."""
+    """Write `scale` x, rounded at random, to `out`; if a result is no int32, write 0 for it and return False."""
     misfits = 0
     for i in range(x.size):
         y = np.float64(x[i]) * scale
@@ -132,7 +132,7 @@ def _round_stochastically(
 
 @kernel
 def _round_to_nearest(x: Reals, scale: float, out: npt.NDArray[np.int32]) -> bool:
-    """Write `scale` x, rounded to nearest, to `out`; return False if a result is not finite or no int32 (then 0)."""
+    """Write `scale` x, rounded to nearest, to `out`; if a result is no int32, write 0 for it and return False."""
     misfits = 0
     for i in range(x.size):
         rounded = np.rint(np.float64(x[i]) * scale)
@@ -144,7 +144,7 @@ def _round_to_nearest(x: Reals, scale: float, out: npt.NDArray[np.int32]) -> boo
 
 @kernel
 def _sum_integer_squares(x: npt.NDArray[np.int32]) -> tuple[np.uint64, np.uint64]:
-    """Return the sum of the high and of the low 32 bits of the squares; of up to 2^32 numbers both fit 64 bits."""
+    """Return the sums of the high and of the low halves of all squares x[i]^2: 32 bits each, of up to 2^32 numbers."""
     high = np.uint64(0)
     low = np.uint64(0)
     for i in range(x.size):

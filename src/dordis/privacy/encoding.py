@@ -242,7 +242,7 @@ def unrotate_sum(total: Vector, grid: Grid, public_seed: bytes, first: int = 0) 
 def unrotate_integers(total: npt.NDArray[np.int32] | Floats, grid: Grid, public_seed: bytes, first: int = 0) -> Floats:
     """Return whole blocks of a sum of signed integers, unrotated and in real units (see `unrotate_sum`).
 
-    `total` is the sum from position `first` on.  It is the caller who checks that blocks are whole.
+    `total` is the sum from position `first` on.  This function does not check that blocks are whole.
     """
     x: Floats = np.divide(total, grid.scale)
     hadamard.unrotate(x, grid.block, draw_signs(public_seed, first, total.size))
