@@ -96,7 +96,7 @@ class Plan:
 
     @property
     def cap(self) -> int:
-        """Return how many rounds are charged to one client, or how many events to one record."""
+        """Return how many rounds of one client, or how many planned events of one record, `epsilon` covers."""
         return self.setting.releases
 
     @property
@@ -234,7 +234,7 @@ def _record_bits(setting: Setting, sampled: RecordSampling, scaled_clip: float, 
 
 
 def _has_cost_within(allowance: float) -> scaling.Enough:
-    """Return a predicate that tells whether a release costs at most `allowance`, a theta^2."""
+    """Return a predicate that tells whether the theta^2 of a release is at most `allowance`."""
     return lambda changed, variance: variance > _HALF and gdp.theta_squared(changed.squared, variance) <= allowance
 
 
