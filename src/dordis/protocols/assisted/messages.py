@@ -86,7 +86,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class BoxesOpened(Message, frozen=True):
-    """The reply to `OpenBoxes`; `named` has the ids of clients whose box or seeds are wrong, in words of eight bytes.
+    """The reply to `OpenBoxes`; `named` has the ids of clients whose box or seeds are wrong, encoded by `pack_words`.
 
     `unable` is true if the helper has no private key for this round, and therefore opened no box.
     """
@@ -111,7 +111,7 @@ class SurvivorsAgreed(Message, frozen=True):
 
 
 class AgreeOnSurvivors(Message, frozen=True):
-    """To helpers, in the malicious mode: sign U3, the survivors, given as words of eight bytes."""
+    """To helpers, in the malicious mode: sign U3; `survivors` has its client ids, encoded by `pack_words`."""
 
     reply: ClassVar = SurvivorsAgreed
     role: ClassVar = Role.HELPER
@@ -154,13 +154,16 @@ class Reveal(Message, frozen=True):
 
 
 def mask_stream(suite: Suite, parameters: Parameters, client: ClientId, rank: int, seed: bytes) -> Any:
-    """Return the keystream of the mask that a client adds to its whole vector, from its `seed` for the set `rank`."""
+    """Return the keystream of a client's mask for the helper set with this `rank`, from its `seed` for this set.
+
+    The mask covers the client's whole vector: all chunks.
+    """
     label = kdf.label("assisted-mask", parameters.round, 0, client, rank)
     return suite.prg.Stream.from_bytes(kdf.derive(seed, label, parameters.digest, suite.prg.STREAM_BYTES))
 
 
 def piece(parameters: Parameters, chunk: int, client: ClientId, rank: int, component: int, seed: bytes) -> bytes:
-    """Return one piece of the seed of a client's removable noise component, from its `seed` for the set `rank`."""
+    """Return a piece of the seed of a client's removable noise component, from its `seed` for the helper set `rank`."""
     label = kdf.label("assisted-piece", parameters.round, chunk, client, rank) + b"/%d" % component
     return kdf.derive(seed, label, parameters.digest, SECRET_BYTES)
 
@@ -184,7 +187,7 @@ def due_pieces(parameters: AssistedParameters, survivors: Collection[ClientId]) 
 
 
 def commit_seed(parameters: Parameters, client: ClientId, rank: int, seed: bytes) -> bytes:
-    """Return a client's commitment to its seed for a set of helpers."""
+    """Return a client's commitment to its seed for the set of helpers with this rank (index in `sets`)."""
     label = kdf.label("assisted-seed", parameters.round, 0, client, rank)
     return kdf.commit(label, parameters.digest, seed)
 
@@ -192,7 +195,7 @@ def commit_seed(parameters: Parameters, client: ClientId, rank: int, seed: bytes
 def sum_masks(
     suite: Suite, parameters: AssistedParameters, rank: int, seeds: Mapping[ClientId, bytes], threads: int = 1
 ) -> bytes:
-    """Return the sum of the masks that the clients in `seeds` added for a set of helpers, packed."""
+    """Return the sum of the masks that the clients in `seeds` added for the set with this rank, packed."""
     total: Vector = np.zeros(parameters.dim, np.uint32)
     streams = [mask_stream(suite, parameters, u, rank, seed) for u, seed in seeds.items()]
     suite.prg.add_masks(total, streams, [], parameters.bits, threads=threads)
