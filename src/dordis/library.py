@@ -333,7 +333,7 @@ def _complete(
     ledger: str | Path | None = None,
     budget: float | None = None,
 ) -> RunResult:
-    """Run all rounds, show the warnings of plan and application, and return the result; refuse a hopeless plan."""
+    """Run all rounds, charge them to `ledger` if given, show warnings, return the result; refuse a hopeless plan."""
     plan, app = job.job.design.plan, job.job.app
     for text in job.job.warnings:
         warnings.warn(text, stacklevel=3)

@@ -112,8 +112,8 @@ def count_dropouts(clients: int, rate: float | Fraction) -> int:
 def find_needs(setting: Setting, mode: str, dropped: int) -> DropoutNeeds:
     """Return tolerance and threshold for `dropped` dropouts.
 
-    The threshold is the default if enough clients remain for it.  Otherwise it is None in the malicious mode; in the
-    semi-honest mode it is the number of clients that remain, or None if all of these may collude.
+    The threshold is the default if enough clients remain for it.  Otherwise it is the number of clients that remain,
+    or None (no threshold is safe) in the malicious mode, or if all clients that remain may collude.
     """
     n, T_C = setting.clients, setting.colluders
     least = default_threshold(n, T_C)

@@ -219,7 +219,8 @@ def _schedule_table(
 ) -> "Table":
     """Return a table with a row for each number of chunks.
 
-    A row has the seconds of a round, and the share of the time after the set-up in which each resource is busy.
+    A row has the seconds of a round, and the share of the time after the set-up in which each resource is busy.  The
+    row of the plan `best` is marked.
     """
     from rich.table import Table
 

@@ -163,7 +163,7 @@ def check_time_fixed(mode: str, pins: Pins, simulated: bool) -> None:
 
 
 def check_room(seconds: float, pins: Pins) -> None:
-    """Raise InputError if a training time is fixed below ROOM times `seconds`, the duration of a largest sample."""
+    """Raise InputError if the fixed training time is below ROOM times `seconds`, measured for the largest sample."""
     agreed = pins.train_seconds()
     if agreed is not None and agreed < ROOM * seconds:
         raise InputError(

@@ -93,7 +93,7 @@ class CentralGaussian(GaussianMechanism, frozen=True, tag="central-gaussian", kw
 
     @classmethod
     def for_cost(cls, setting: Setting, allowance: float) -> Self:
-        """Return the mechanism with the least noise at which a release costs at most `allowance`, a theta^2."""
+        """Return the mechanism with the least noise at which the theta^2 of a release is at most `allowance`."""
         multiplier = multiplier_for_cost(allowance)
         if setting.records is not None:
             grid = record_grid(setting, setting.records, 0.0)
@@ -138,7 +138,7 @@ class LocalGaussian(GaussianMechanism, frozen=True, tag="local-gaussian", kw_onl
 
     @classmethod
     def for_cost(cls, setting: Setting, allowance: float) -> Self:
-        """Return the mechanism with the least noise at which a release costs at most `allowance`, a theta^2."""
+        """Return the mechanism with the least noise at which the theta^2 of a release is at most `allowance`."""
         sigma = multiplier_for_cost(allowance) * setting.clip
         summed = sigma * math.sqrt(setting.clients)
         sampled = setting.records

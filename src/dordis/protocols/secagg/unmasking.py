@@ -109,8 +109,8 @@ def _by_fitting(
 ) -> Iterator[tuple[list[int], list[tuple[ClientId, int]], Shares]]:
     """Group secrets by the holders that disclosed right shares of them; yield each group: holders, secrets, shares.
 
-    A share is right if its hash is right.  A holder is yielded as its index in `given`, a secret as its dealer and its
-    index among the dealer's secrets.
+    `given` has the shares of each holder.  A share is right if it has the hash that its dealer sent.  A holder is
+    yielded as its index in `given`, a secret as its dealer and its index among the dealer's secrets.
     """
     if not given:
         yield [], [(u, 0) for u in dealers], np.empty(0, np.uint32)
