@@ -361,7 +361,7 @@ def in_given_order(index: int, clients: Collection[ClientId]) -> Iterable[Client
 
 
 class DropoutSchedule:
-    """The dropouts of each round, drawn from a dropout model, and the order of arrival in rounds with open arrival."""
+    """The dropouts of each round, drawn from a dropout model, and the order of arrival in assisted rounds."""
 
     def __init__(self, dropout: Dropout, protocol: SummingProtocol, order: ArrivalOrder = in_given_order) -> None:
         self._dropout, self._order, self._index = dropout, order, 0
@@ -389,7 +389,7 @@ class DropoutSchedule:
         return u in self._gone
 
     def coming(self, clients: Iterable[ClientId]) -> Iterable[ClientId]:
-        """Return the clients that come to a round with open arrival, in order: all that answer `Invite` and `Train`."""
+        """Return the clients that come to an assisted round, in order: all that answer `Invite` and `Train`."""
         return [u for u in self._order(self._index, tuple(clients)) if not self.is_early(u)]
 
     def is_early(self, u: ClientId) -> bool:

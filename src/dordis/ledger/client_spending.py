@@ -92,7 +92,7 @@ class Account:
         self.run, self.budget = run, budget
         self.rounds = ChargedRounds()
         self._counted: dict[int, tuple[OwnerCharge, set[int]]] = {}
-        """By round index: the cost that owners may have counted, and their clients; open arrival adds clients later."""
+        """By round index: the cost that owners may have counted, and their clients; if assisted, some come later."""
         self._completed_charges: dict[int, bytes] = {}
         """By round index: the `OwnerCharge` of a completed round, encoded to save memory."""
         self.runs: dict[bytes, RunCharge] = {}
@@ -223,7 +223,7 @@ class Account:
         self.refused = charge
 
     def check_completable(self, index: int, outcomes: Sequence[ChunkOutcome]) -> None:
-        """Raise InputError unless a round is reserved, and its outcomes follow from noise plan and survivors."""
+        """Raise InputError unless a round is reserved and not completed, and its noise plan permits the outcomes."""
         charge = self.check_open(index).charge
         if len(outcomes) != len(charge.variances):
             raise InputError(f"round {index} has {len(charge.variances)} chunks, not {len(outcomes)}")

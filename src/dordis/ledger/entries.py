@@ -6,8 +6,8 @@ that an alteration of the last line is detected too.
 
 A round is paid for by the clients whose input may be in a sum that the server has unmasked:
 
-- A reserved round is paid for by all of its clients U (with open arrival, by all clients that came), because the ledger
-  does not know for which survivors U3 the server sent an unmask request.
+- A reserved round is paid for by all of its clients U (if assisted, by all contributing clients), because the ledger
+  does not know for which survivors U3 the server asked for a disclosure.
 - A completed round is paid for by the clients in U3 of at least one chunk.  Each of them pays for all chunks.  The
   input of a client that is not in U3 stays hidden by the client's self-mask, even if its upload came late, because no
   honest client gives the server a share of that mask.
@@ -97,7 +97,9 @@ class Opened(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
 
 
 class Counted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="counted"):
-    """A line written before the upload requests of a round: the cost that owners may count even if the round fails.
+    """A line with the cost that owners may count even if the round fails.
+
+    It is written before upload requests are sent or, in assisted rounds, before a contribution is acknowledged.
 
     `cost` is theta^2, the squared parameter of theta-GDP (docs/accounting.md), or None if owners count no cost.
     `distance` is the total variation distance between the noise that is drawn and the noise that is analysed.
@@ -111,7 +113,7 @@ class Counted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
 
 
 class Reserved(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="reserved"):
-    """A line that charges a round at the least noise that may be left, written to disk before any unmask request."""
+    """A line that charges a round at the least noise that may be left, written to disk before any disclosure."""
 
     previous: str
     charge: Charge
@@ -146,7 +148,7 @@ class RunCharged(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
 
 
 class Succeeded(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="succeeded"):
-    """A line that ends a run, because the run `run` continues its ledger, with this budget: earlier spending counts."""
+    """The last line of a ledger that run `run` continues: earlier spending counts in the new run's `budget`."""
 
     previous: str
     run: str

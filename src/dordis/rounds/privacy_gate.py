@@ -22,7 +22,8 @@ Charge = Callable[[Dropped], None]
 class PrivacyGate:
     """Counts the participations of a round before its first upload, and charges the round before its first disclosure.
 
-    By default it counts and charges nothing, for rounds without a ledger.
+    In assisted rounds it counts a participation when the contribution has arrived, before this is acknowledged.  By
+    default it counts and charges nothing, for rounds without a ledger.
 
     >>> gate = PrivacyGate(count=lambda clients: print("counted", *clients), charge=lambda dropped: print("charged"))
     >>> gate.admit_upload([ClientId(1), ClientId(2)])
