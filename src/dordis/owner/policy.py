@@ -188,7 +188,7 @@ def check_helpers(policy: Policy, parameters: Parameters) -> None:
 
 
 def check_base_noise(policy: Policy, parameters: Parameters) -> None:
-    """Raise ParametersRefused if colluding helpers can remove all noise of a client and the policy forbids it."""
+    """Raise ParametersRefused if more than f helpers could remove all noise of a client, and the policy forbids it."""
     trusted = parameters.assistance
     if trusted is not None and trusted.no_base and not policy.no_base:
         raise _refused("no_base", "more than f helpers could remove all noise of a client")

@@ -159,7 +159,7 @@ def metric_order(metric: str) -> bool:
 
 
 def bytes_per_client(total: int | None, record: RoundRecord) -> Value:
-    """Return `total` bytes of a round divided by its number of clients; None if they were not counted."""
+    """Return `total`, a round's bytes, divided by the round's number of clients; None if bytes were not counted."""
     return None if total is None else total / len(record.clients)
 
 
