@@ -196,7 +196,7 @@ def _output(out: npt.NDArray[Any] | None, size: int, dtype: type[np.generic]) ->
 def _whole_groups(count: int, bits: int) -> int:
     """Return how many groups of eight elements can be moved by 64-bit accesses within the packed bytes.
 
-    The number is a safe one: it allows for accesses that reach 7 bytes past the last group.
+    An access may reach up to 7 bytes past the last of these groups, so at least 7 packed bytes follow that group.
     """
     return min(count // 8, max(0, packed_size(count, bits) - 7) // bits)
 

@@ -224,7 +224,7 @@ class SpooledUploads:
         return upload
 
     def drop(self, client: ClientId) -> None:
-        """Drop a client's incomplete upload, and close its file (`close_forgotten` does, if it is being received)."""
+        """Drop a client's upload, and close its file; while bytes still arrive, this is left to `close_forgotten`."""
         upload = self._uploads.pop(client, None)
         if upload is not None and not upload.is_receiving:
             upload.close()

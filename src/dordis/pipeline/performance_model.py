@@ -164,9 +164,9 @@ def median_seconds(samples: Iterable[Sample]) -> dict[tuple[int, int], float]:
 
 
 def _fit(terms: Matrix, seconds: Sequence[float]) -> tuple[list[float], float]:
-    """Return the non-negative coefficients of `terms` with the least sum of relative deviations from `seconds`.
+    """Return the non-negative coefficients of the columns of `terms` that fit `seconds`, and their mean deviation.
 
-    The second result is the mean relative deviation.
+    `terms` has one row for each timing.  Deviations are relative to `seconds`; their sum is the least possible.
     """
     target = np.array(seconds, dtype=np.float64)
     if (target < 0).any() or not np.isfinite(target).all():

@@ -128,7 +128,7 @@ def check_policy(policy: HelperPolicy, parameters: AssistedParameters) -> None:
 
 @dataclass(frozen=True)
 class OpenedHeader:
-    """What a helper keeps of a contribution: the digest of its header, and the seeds in its box, by rank of the set."""
+    """The digest of a contribution's header, and the seeds in this helper's box, by the rank of their helper set."""
 
     digest: bytes
     seeds: Mapping[int, bytes] = field(repr=False)
