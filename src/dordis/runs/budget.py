@@ -1,11 +1,13 @@
 """The budget of a run: the cost that each client can afford for a round, and the charges of a round to the ledger.
 
-What is left of an owner's budget is divided by the number of rounds for which the client is still scheduled; this is
-the cost that the client can afford for each of these rounds.  This cost is at most the planned cost of a round, so what
-a client saves by missing rounds is a reserve for failed rounds.  An owner counts the cost of a failed round too, and
-the cost stays counted.  After a failed round the remaining rounds therefore cost less, and get more noise.  A client
-that cannot afford even a round with noise of twice the planned standard deviation takes no further part.  The run ends
-when too few clients can afford a round.  A cost is the theta^2 of Gaussian DP (docs/accounting.md).
+With a public schedule, what is left of an owner's budget is divided by the number of rounds for which the client is
+still scheduled; this is the cost that the client can afford for each of these rounds.  This cost is at most the planned
+cost of a round, so what a client saves by missing rounds is a reserve for failed rounds.  An owner counts the cost of a
+failed round too, and the cost stays counted.  After a failed round the remaining rounds therefore cost less, and get
+more noise.  A client that cannot afford even a round with noise of twice the planned standard deviation takes no
+further part.  Without a public schedule, or if owners cannot bound the cost of a round, a client can afford the planned
+cost or nothing: a failed round then uses up one of its participations.  The run ends when too few clients can afford a
+round.  A cost is the theta^2 of Gaussian DP (docs/accounting.md).
 """
 
 import math
@@ -33,9 +35,9 @@ _CLOSE = 1e-9
 class Allowances:
     """The largest cost that each client can afford for the next round, computed from what the owners counted so far.
 
-    `planned` is the planned cost of a round; an owner's budget covers `cap` rounds of this cost.  `counted` has, for
-    each round, its cost and the clients whose owners may have counted the round.  `by_cost` tells whether owners can
-    bound the cost of a round.  If not, owners count rounds instead: `planned` is 1, and each round costs 1.
+    `planned` is the planned cost of a round, a theta^2; an owner's budget covers `cap` rounds of this cost.  `counted`
+    has, for each round, its cost and the clients whose owners may have counted the round.  `by_cost` tells whether
+    owners can bound the cost of a round.  If not, owners count rounds: `planned` is 1, and each round costs 1.
     """
 
     planned: float
@@ -55,10 +57,10 @@ class Allowances:
     def affordable_costs(
         self, clients: Iterable[ClientId], selection: Selection, index: int, rounds: int
     ) -> dict[ClientId, float]:
-        """Return for each client the largest cost that it can afford for round `index`.
+        """Return for each client the largest cost that it can afford for round `index`: at most `planned`, at least 0.
 
         `rounds` is the number of rounds left, from this round on.  With a public schedule a client divides its budget
-        over those of these rounds for which it is scheduled.
+        over those of these rounds for which it is scheduled.  Otherwise the cost is `planned` or 0.
         """
         spent, schedule = self.spent(), selection if isinstance(selection, ScheduledSelection) else None
         turns = {u: schedule.times_scheduled(u, index, rounds) if schedule else None for u in clients}
@@ -68,7 +70,8 @@ class Allowances:
         """Return the largest part of a round's planned cost that a client can afford for the next round, from 0 to 1.
 
         With a schedule the rest of the client's budget is divided evenly over its `turns` remaining rounds, or over
-        fewer rounds if each part would be below `LEAST`.  Without a schedule (`turns` is None) the part is 1 or 0.
+        fewer rounds if each part would be below `LEAST`.  The part is 1 or 0 without a schedule (`turns` is None), and
+        if owners count rounds (`by_cost` is False).
         `spent` is the cost that the client has spent, divided by a round's planned cost.
         """
         left = self.cap - spent
@@ -135,7 +138,7 @@ class RunBudget:
         known = None if before is None else frozenset(before.clients)
 
         def count(asked: Collection[ClientId]) -> None:
-            """Record the cost that owners of `asked` count: before the first upload, in assisted rounds at arrival."""
+            """Record the cost that the owners of `asked` count: before the uploads; in assisted rounds on arrival."""
             arrived.update(asked)
             if ledger is None or not design.proves or not self.counts_owners:
                 return
