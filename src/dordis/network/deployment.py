@@ -238,7 +238,7 @@ see the log of client 3'
 
 
 def largest_frame(job: Job) -> int:
-    """Return an upper bound on the bytes of a client's message, from the one with encrypted shares for all clients."""
+    """Return an upper bound on the bytes of a client's messages; the largest has encrypted shares for all clients."""
     config, plan = job.config, job.design.example()
     chunks = MOST_CHUNKS if config.performance.chunks == "auto" else config.performance.chunks
     shared = 2 + max(len(noise.removable) for noise in plan.plans)
