@@ -138,7 +138,7 @@ class ZeroOnFailure(UserCode):
         return update
 
     def attempt(self, what: str, work: Callable[[], Result]) -> Result | None:
-        """Return the gradients, or None if `work` failed; nobody is told, because that would reveal who was sampled."""
+        """Return the gradients, or None if `work` failed; nobody is told, as that would reveal the sampled records."""
         return contain(what, work, lambda text: None)
 
     def call(self, what: str, work: Callable[[], Result]) -> Result | None:
