@@ -160,7 +160,7 @@ class ClientInstallation:
 
     @property
     def policy(self) -> Policy:
-        """Return the owner's policy: it allows the configured run with at least LEAST_NOISE times the plan's noise."""
+        """Return the owner's policy: it allows the configured run, with at least LEAST_NOISE (80 %) of its noise."""
         design = self.job.design
         agreed = policy_for(design, self.job.protocol)
         noise = LEAST_NOISE * min(noise_ratios(design.example()))
@@ -192,9 +192,9 @@ def create_participant(
     budget: float | None = None,
     others: tuple[RunConfig, ...] = (),
 ) -> Participant | Visitor:
-    """Return an owner's client, a visitor in assisted rounds, unconnected; raise InputError if a trial training fails.
+    """Return an owner's unconnected client (in assisted rounds a visitor); raise InputError if a trial training fails.
 
-    The owner agrees to `config` and `others`, up to epsilon `budget` (None: the run's).  `trusted`: `LoginCredentials`.
+    The owner agrees to `config`, `others` and epsilon `budget` (None: the run's).  `trusted`: in `LoginCredentials`.
     """
     failures, status = OwnerLog(), ClientDirectory(state).status
     installations = []
@@ -279,7 +279,7 @@ class AgreedRuns:
 def warn_of_slow_training(installation: ClientInstallation) -> None:
     """Train once for trial, and log a warning if that took longer than `deployment.train_seconds`.
 
-    With records as the unit of privacy, raise InputError instead (`check_record_seconds`).
+    Raise InputError if it fails, or, with records as the unit of privacy, if `check_record_seconds` finds it too slow.
     """
     seconds, agreed = rehearse_client(installation), installation.job.config.deployment.train_seconds
     if installation.job.config.privacy.unit == RECORD:
@@ -305,7 +305,7 @@ class ClientCheck:
 def check_client(
     config: RunConfig, seed: int, identity: Path, registry: Path, state: Path, budget: float | None = None
 ) -> ClientCheck:
-    """Train four times for trial, and return the result; its `seconds` is the longest training after the first."""
+    """Install a client as `install` does, and train four times; `seconds` is the longest training after the first."""
     deployable, user_code = deployment.without_simulation(config), ZeroOnFailure(log.error)
     _, installation = install(deployable, seed, identity, registry, state, user_code, budget)
     rehearse_client(installation)  # the warm-up, which compiles kernels and reads the data
@@ -326,9 +326,9 @@ def rehearse_client(installation: ClientInstallation) -> float:
 
 
 def check_record_seconds(seconds: float, agreed: float | None) -> None:
-    """Raise InputError unless a time is `agreed`, at least ROOM times `seconds`, the time of the largest sample.
+    """Raise InputError unless `agreed`, the run's train seconds, are set and at least ROOM (3) times `seconds`.
 
-    With a smaller agreed time, the times of replies could reveal which records were sampled.
+    `seconds` is the time of the largest sample.  With less room, reply times could reveal which records were sampled.
     """
     if agreed is None or agreed < ROOM * seconds:
         raise InputError(
