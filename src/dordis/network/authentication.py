@@ -161,7 +161,7 @@ def check_answer_size(answer: bytes) -> None:
 def check_challenge_signed(
     bound: CertifiedClient, signed: bytes, challenge: bytes, server_certificates: Collection[bytes], shown: bytes
 ) -> None:
-    """Raise LoginRefused unless `signed` is the client's signature of challenge, a server certificate and `shown`."""
+    """Raise LoginRefused unless the client `signed` challenge, a server certificate, and its own, `shown`."""
     for server_certificate in server_certificates:
         try:
             signature.verify(bound.identity.signing, _statement(challenge, server_certificate, shown), signed)

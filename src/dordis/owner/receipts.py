@@ -132,7 +132,10 @@ class KeptReceipts:
             self._add(parameters.run, [Attended(parameters.index, parameters.digest.hex(), is_listed)])
 
     def note_acknowledged(self, run: bytes, index: int) -> None:
-        """Note durably that the server acknowledged a contribution; a history with its round must have the receipt."""
+        """Note durably that the server acknowledged the contribution to a round; do nothing if parameters list clients.
+
+        From then on, a history that has this round must have its receipt.
+        """
         if index in self.read(run).unlisted:
             self._add(run, [Acknowledged(index)])
 

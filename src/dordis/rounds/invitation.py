@@ -89,10 +89,10 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def ratio(self) -> Fraction | None:
         """Return an upper bound on the least ratio of noise variance to squared sensitivity among the round's releases.
 
-        The releases of a round are the update, perhaps a clipping bit, and the application's further values.  In a
-        round of cost `cost`, the costliest release costs at least `cost` divided by the number of releases.  This
-        bounds the ratio of that release from above.  Return None unless the noise is Skellam noise: the stated cost of
-        other noise may be far above the inverse of its ratio, even infinite.
+        It holds for a round that costs as much as these terms allow, the theta^2 `cost`; cheaper rounds may have larger
+        ratios.  The releases are the update, perhaps a clipping bit, and the application's further releases.  At least
+        one of k releases costs `cost` / k or more, and then its ratio is at most 1/2 + k / `cost`.  Return None unless
+        the noise is Skellam noise: other noise may have a stated cost far above 1 / ratio, even infinite.
         """
         if self.mechanism != "skellam":
             return None

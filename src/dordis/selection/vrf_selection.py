@@ -210,7 +210,10 @@ def is_starved(clients: int, per_round: int, rounds: int, cap: int, least: int, 
 
 
 def working_cap(clients: int, per_round: int, rounds: int, cap: int, least: int, tries: int) -> int | None:
-    """Return the least cap in `cap`..`rounds` with which the last round is not starved (`is_starved`), or None."""
+    """Return the least cap, from `cap` to `rounds`, with which the last round is not starved; None if there is none.
+
+    The parameters are those of `is_starved`.
+    """
     caps = range(cap, rounds + 1)
     return next((c for c in caps if not is_starved(clients, per_round, rounds, c, least, tries)), None)
 

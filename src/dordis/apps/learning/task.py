@@ -190,7 +190,8 @@ def gather(
     """Return the learning task of a model and the data of clients; raise InputError if they do not fit each other.
 
     `clients` are the data: one entry for each client, or with `table` the rows of a table.  `given` names the settings
-    that the caller set explicitly.  The number of clients follows from `clients`, and not from `task`.
+    that the caller set explicitly.  `task` has the seed and the name of the column with record ids; its number of
+    clients is ignored, because the number follows from `clients`.
     """
     if table is not None:
         return _gather_table(model, clients, test, table, settings, given, task)

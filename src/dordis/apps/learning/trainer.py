@@ -137,7 +137,8 @@ def slopes(
 ) -> "Iterator[Slope]":
     """Return an iterator that yields, for each step, the gradient on this step's samples as a function of parameters.
 
-    If all steps take all samples, the same function is yielded for every step.
+    `offset` is added to the class scores of each input in the loss (`label_offset`).  `seed` fixes the order of the
+    samples (`batches`).  If all steps take all samples, the same function is yielded for every step.
     """
     if len(y) and how.takes_all(len(y)):
         return repeat(model.slope(x, y, offset), how.epochs)

@@ -119,7 +119,7 @@ def join(
 def find_configs(config: Path | None, *, follow: bool) -> list[Path | None]:
     """Return the configurations that the owner agrees to: `config` or, if it is a folder, the paths of its .toml files.
 
-    Raise InputError for a folder without `follow` or without .toml files.
+    Raise InputError if `config` is a folder that has no .toml files, or if it is a folder and `follow` is False.
     """
     if config is None or not config.is_dir():
         return [config]

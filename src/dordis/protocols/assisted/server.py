@@ -1,7 +1,8 @@
 """The assisted server: it takes contributions, and has helpers open boxes, agree on U3 (survivors), reveal mask sums.
 
 At most f of the m helpers collude.  For each set of m - f helpers every client adds a mask; the members of the set
-reveal the set's *value*: the sum of these masks, and the set's pieces of the noise seeds to be released.
+reveal the set's *value*: the sum of these masks, and the set's pieces of the noise seeds to be released.  The *rank* of
+a set is its index in the parameters' `sets`.
 The server holds one vector, the sum so far.  It reads a stored contribution again only if the client is not in U3, to
 subtract the contribution from the sum.  n_min is the least number of clients in a sum.
 """
@@ -91,7 +92,7 @@ class AssistedSetup(SummingSetup):
         check_arrived(self.parameters, SendContribution.__name__, self.contributions)
 
     def check(self, u: ClientId, reply: Message) -> None:
-        """Raise if a contribution is malformed or not signed, or if its client was not selected or is `left_out`."""
+        """Raise if a contribution is malformed or unsigned, or its client not selected or in `Complaints.left_out`."""
         reply, parameters = of_kind(SignedContribution, reply), self.parameters
         check_not_left_out(self.standing, u)
         header = checks.read_header(parameters, u, reply.header)
@@ -253,7 +254,10 @@ class AssistedSetup(SummingSetup):
             check_confirmed(voices)
 
     def unmask(self) -> Flow | None:
-        """Subtract every set's sum of masks from the sum; store the seeds of due noise, each joined from its pieces."""
+        """Subtract every set's sum of masks from the sum; store the seeds of due noise, each joined from its pieces.
+
+        Return None, because this step sends no request.
+        """
         parameters, due = self.parameters, due_pieces(self.parameters, self.u3)
         values = [voices.value for voices in self.sets]
         pieces = [value.pieces for value in values if value is not None]
@@ -283,7 +287,7 @@ def check_quorum_left(parameters: AssistedParameters, stage: str, live: Sequence
 
 
 def check_confirmed(voices: SetVoices) -> None:
-    """Raise Unconfirmed unless `voices.needed` members of a set gave the same value, and one of them sent it whole."""
+    """Raise Unconfirmed unless `voices.needed` members of a set gave the same value, at least one of them whole."""
     if voices.value is None:
         raise Unconfirmed(voices.rank, len(voices.said), voices.needed)
 
