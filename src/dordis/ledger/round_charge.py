@@ -302,7 +302,7 @@ def noise_plans(parameters: Parameters, priced: Mechanism | None) -> tuple[Noise
 def noisy_sums(
     plans: Sequence[NoisePlan], sums: Sequence[tuple[Sensitivity, Sequence[int]]], priced: Mechanism | None
 ) -> tuple[NoisySum, ...]:
-    """Return a noisy sum for each (sensitivity, chunks) in `sums`; `priced`, if given, adds the noise on the first."""
+    """Return a noisy sum for each (sensitivity, chunks) in `sums`; if given, `priced` has the prices of the first."""
     releases: list[NoisySum] = []
     for changed, chunks in sums:
         noise = [plans[chunk] for chunk in chunks]
