@@ -259,7 +259,7 @@ class RoundPlan:
         return replace(self, setting=setting, allowance=self.allowed)
 
     def _threshold(self, clients: int) -> int:
-        """Return the threshold for `clients` clients: the default if the plan has the default, else in proportion."""
+        """Return the threshold for `clients` clients: the default if the plan has it, else scaled and bounded below."""
         given = self.setting
         default = default_threshold(clients, given.colluders)
         usual = default_threshold(given.clients, given.colluders)
