@@ -259,7 +259,7 @@ class RoundPlan:
         return replace(self, setting=setting, allowance=self.allowed)
 
     def _threshold(self, clients: int) -> int:
-        """Return the threshold for `clients` clients: the default if the plan has it, else scaled and bounded below."""
+        """Return the threshold for `clients`: the default if the plan has its own default, else scaled with a floor."""
         given = self.setting
         default = default_threshold(clients, given.colluders)
         usual = default_threshold(given.clients, given.colluders)
