@@ -267,7 +267,7 @@ class PairCounts:
 
     @classmethod
     def from_words(cls, words: Floats, symbols: Symbols, top: int, flat: float, share: float) -> "PairCounts":
-        """Construct the layout for pairs of the `top` most frequent words; BEGIN is a context too, if it is a token."""
+        """Construct the layout for pairs of the `top` most frequent words, and pairs after BEGIN if it is a token."""
         columns = np.argsort(-words, kind="stable")[:top]
         begin, end = ([BEGIN], [END]) if symbols.special else ([], [])
         contexts, alike = np.array([*begin, *columns]), np.array([*end, *columns])
@@ -301,7 +301,7 @@ class PairCounts:
 
 
 def _places(tokens_: Tokens, size: int) -> Tokens:
-    """Return, for each of `size` tokens, its position in `tokens_`, or -1."""
+    """Return, for each token from 0 to `size` - 1, its position in `tokens_`; -1 if it is not there."""
     places = np.full(size, -1, np.int64)
     places[tokens_] = np.arange(tokens_.size)
     return places
