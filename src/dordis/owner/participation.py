@@ -299,7 +299,7 @@ def check_planned(known: SampledEvents | None, index: int, cost: RoundCost) -> S
 
 
 def check_machine(counted: bytes, machine: bytes) -> None:
-    """Raise ParametersRefused if a round was counted with the id of another journal than this machine's, `machine`."""
+    """Raise ParametersRefused unless a round was `counted` with the id of the journal in use, `machine`."""
     if counted != machine:
         raise ParametersRefused("this round was counted for another machine of the same client: take the next index")
 
