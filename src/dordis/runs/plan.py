@@ -182,7 +182,7 @@ class RoundPlan:
     def least(self) -> int:
         """Return the least number of clients of a round: min{t, max{n - 2 T_C, T_C + 1}} with the threshold t.
 
-        For up to T_C liars and T_C honest clients may have been evicted.  If no list of clients is fixed before the
+        Up to T_C liars and T_C honest clients may have been evicted.  If no list of clients is fixed before the
         sum, the least number is n - T.
         """
         n, T_C = self.setting.clients, self.setting.colluders
