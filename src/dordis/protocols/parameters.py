@@ -224,7 +224,7 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
         return self.plans[chunk].due_components(survivors, removal_context(self.round, chunk, self.digest))
 
     def once(self, key: Hashable, compute: Callable[[], Known]) -> Known:
-        """Return `compute()`, cached under `key`; at ideal fidelity all simulated clients share the cache."""
+        """Return `compute()`, cached under `key` in this object, which simulated clients share at ideal fidelity."""
         known: dict[Hashable, Known] = self.__dict__.setdefault("_known", {})
         if key not in known:
             known[key] = compute()

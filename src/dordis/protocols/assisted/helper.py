@@ -193,7 +193,10 @@ class AssistedHelper:
         raise UnexpectedRequest(f"a helper does not answer {type(request).__name__}")
 
     def check_request(self, request: Message) -> None:
-        """Raise if a request has no valid round id, or the id of a round of another run."""
+        """Raise MalformedMessage if a request has no valid round id, ParametersRefused if it is for another run.
+
+        A helper that was created without a run answers requests of any run.
+        """
         if isinstance(request, Introduce | OpenBoxes | AgreeOnSurvivors | Reveal):
             round = request.parameters.round if isinstance(request, OpenBoxes) else request.round
             checks.check_round_id(round)
