@@ -354,5 +354,5 @@ class Sessions:
         session = self._sessions.get(client)
         if session is not None and session.machine != machine:
             raise LoginRefused(
-                f"client {client} is connected already, from another machine: one identity is for one client"
+                f"client {client} is connected already, from another process or machine: one identity is for one client"
             )

@@ -225,8 +225,8 @@ class AppClient(ABC):
         """Tell whether this client can take part; called before the model is known.  The server sees the answer.
 
         "No data today" belongs here: after this answer no client declines because of its data.  The answer must not
-        depend on an earlier training, whose model the server chose.  A deployed client with `train_seconds` hides the
-        duration of this call if it is below 50 ms.
+        depend on an earlier training, whose model the server chose.  A deployed client with `train_seconds` rounds
+        the duration of this call up to a multiple of 50 ms.
         """
         return True
 
