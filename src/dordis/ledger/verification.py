@@ -200,8 +200,8 @@ def verify_signatures(
 ) -> tuple[tuple[int, ...], ...]:
     """Return, for every chunk, the clients whose signatures on the survivors of this chunk are verified.
 
-    Raise if signatures of a quorum are wrong or missing.  No chunk has signers if `keys` is None, or if nobody signs:
-    in semi-honest mode, or with a protocol without signatures.
+    Raise if a signature is wrong, or if the signers are no quorum.  No chunk has signers if `keys` is None, or if
+    nobody signs: in semi-honest mode, or with a protocol without signatures.
     """
     if keys is None or protocol.check_signed is None or not parameters.is_malicious:
         return tuple(() for _ in receipt.survivors)

@@ -69,7 +69,7 @@ def check_registered(parameters: CohortParameters, registry: Registry) -> None:
 
 
 def verify_statement(suite: Suite, registry: Registry, u: ClientId, statement: bytes, signed: bytes) -> None:
-    """Raise unless client u is registered and `signed` is its valid signature on the statement."""
+    """Raise ProtocolError if client u is not registered, CryptoError unless it `signed` the `statement`."""
     if u not in registry:
         raise ProtocolError(f"client {u} is not in the registry")
     suite.signature.verify(registry[u], statement, signed)
@@ -78,7 +78,7 @@ def verify_statement(suite: Suite, registry: Registry, u: ClientId, statement: b
 def check_keys_signed(
     advertisements: Mapping[int, Advertisement], parameters: CohortParameters, registry: Registry, suite: Suite
 ) -> None:
-    """Raise unless each client signed its advertised keys, for this round and these parameters."""
+    """Raise unless each client signed its advertised keys, for this round and these parameters (`verify_statement`)."""
     for u, advertisement in advertisements.items():
         statement = keys_statement(parameters, ClientId(u), advertisement)
         verify_statement(suite, registry, ClientId(u), statement, advertisement.signature)
