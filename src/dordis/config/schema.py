@@ -142,8 +142,8 @@ class Protocol(Section, frozen=True):
 
     Those of `assisted` are: `helpers`, their number m or their ids; `faulty`, the number f of helpers that may collude
     with the server; `abort`: if true, m may be below 3 f + 1, and then a single helper can stop a round; `no_base`: if
-    true, n_min may be below n_max / 2, and clients may add removable noise only; then more than f colluding helpers could
-    see an update without noise.
+    true, n_min may be below n_max / 2, and clients may add removable noise only; then more than f colluding helpers
+    could see an update without noise.
     """
     threshold: Positive | None = None
     """Threshold t, the number of clients that must answer every stage.
