@@ -246,7 +246,7 @@ class Account:
             self.course.add(index, self._paid(self._leader), self.budget.delta - float(self.failure()))
 
     def _complete_owner_charge(self, index: int, charge: OwnerCharge) -> None:
-        """Store `charge` as what owners counted for a completed round, unless they counted something else before."""
+        """Store `charge` as the cost that owners counted for a completed round, unless `count` stored another cost."""
         if index in self._counted and self._owner_charge(index) != charge:
             return
         self._counted.pop(index, None)

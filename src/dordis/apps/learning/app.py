@@ -335,7 +335,7 @@ class Progress:
 
 
 def worse_than_constant(metrics: dict[str, float], y: Labels) -> str:
-    """Return a reason why a model is no better than a constant prediction, from its metrics on the test labels `y`.
+    """Return as a text the metric that shows that a model is no better than a constant prediction of the labels `y`.
 
     Return an empty text if the model is better, or if the metrics do not show which of the two is better.
     """

@@ -1,8 +1,8 @@
-"""Data sets (inputs, their targets, and the keys of their owners), checks of arrays, and partitions among clients.
+"""Data sets (inputs, targets and *keys*, the owners of samples, such as writers), and partitions among clients.
 
-A partition assigns samples to clients, each sample to at most one client.  By default each key of the data, such as a
-writer, is one client, which is the unit of privacy; the configuration can set another partition.  The method
-`describe_unit` of a partition describes the unit of privacy for reports.
+A partition assigns samples to clients, each sample to at most one client.  By default the samples of one key are one
+client, or of a random part if there are no keys; the configuration can set another partition.  The client is the unit
+of privacy; the method `describe_unit` of a partition says in reports what one client is.
 """
 
 import math

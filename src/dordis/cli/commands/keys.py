@@ -123,7 +123,7 @@ def list_parties(
     path: Annotated[Path, typer.Argument(help="The authority's directory, or the key file of a client or a server.")],
     as_json: Json = False,
 ) -> None:
-    """List the members of a federation, or show one identity."""
+    """List the members of a federation, or show whose a key file is."""
     from dordis.identity.authority import Authority
     from dordis.identity.certificates import fingerprint, subject_name, to_der
 

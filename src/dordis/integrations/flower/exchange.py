@@ -268,7 +268,11 @@ class FlowerExchange(MessageMeter):
         self.received[u] += sum(len(frame) + len(bulk) for frame, bulk in sealed)
 
     def _answers(self, u: ClientId, asked: Sequence[Message], reply: FlowerMessage) -> dict[RequestKey, Message]:
-        """Return a client's answers up to its first refusal; from a malformed answer on, each answer is `Garbled`."""
+        """Return a client's answers to the requests in `asked`, keyed by request; unanswered requests have no entry.
+
+        A client stops answering when it refuses a request; the refusal is stored in `errors`, and is no answer.  If an
+        answer is malformed, it and all later ones are `Garbled`.
+        """
         answers: dict[RequestKey, Message] = {}
         try:
             sealed, refusal = open_reply(reply)
