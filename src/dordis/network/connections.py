@@ -302,7 +302,7 @@ class Connections:
             accepted.close()
 
     async def _wait_for_slot(self) -> None:
-        """Wait for a free pre-login slot, or until a connection without log-in is old enough to be dropped."""
+        """Wait for a free pre-login slot; if none gets free, drop the first connection that is old enough."""
         loop = asyncio.get_running_loop()
         while len(self._pending) >= MOST_PENDING:
             next_drop = min(self._pending, key=Stranger.drop_time)

@@ -251,7 +251,10 @@ def check_further(further: tuple[FurtherValue, ...]) -> None:
 
 
 def check_failure(delta: float, failure: float) -> None:
-    """Raise InputError unless delta exceeds `failure`, the probability that a graph or selection of the run fails."""
+    """Raise InputError unless delta exceeds `failure`.
+
+    `failure` is the probability that in some round the graph loses secrecy, or more than T_C colluders are selected.
+    """
     if not 0 <= failure < delta:
         raise InputError(
             f"delta = {delta:.3g} is not above {failure:.3g}, the probability that a round's graph or selection fails, "

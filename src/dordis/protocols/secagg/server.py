@@ -101,7 +101,7 @@ class ChunkServer(SummingChunk):
         return collect(asked, kind, replies, checked, self._setup.liars)
 
     def prepare_inputs(self) -> Flow:
-        """Stage 2, ahead of the upload: ask clients to mask their inputs; a client without a reply may still upload."""
+        """Stage 2, ahead of the upload: ask clients to mask inputs; a client that does not reply may still upload."""
         yield dict.fromkeys(self._setup.ready, PrepareInput(self.chunk))
 
     def collect_inputs(self) -> Flow:
