@@ -201,7 +201,7 @@ class RayExchange(MessageMeter):
                 yield from self._counted(answers)
 
     def _by_place(self, requests: Requests) -> dict[int, dict[ClientId, Message]]:
-        """Return requests by process index and client, except lost and `ahead` ones and those to lost processes."""
+        """Return the requests to send, by process index and client: without those lost by simulated dropouts."""
         asked: dict[int, dict[ClientId, Message]] = {}
         for u, request in requests.items():  # a request marked `ahead` only lets the client start computing early
             if u in self._workers and not request.ahead and not self._lost(u, request):

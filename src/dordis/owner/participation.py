@@ -287,7 +287,7 @@ def check_budget(spent: RoundCost, budget: OwnerBudget | None, plans: Sequence[S
 
 
 def check_planned(known: SampledEvents | None, index: int, cost: RoundCost) -> SampledEvents:
-    """Return `known`, a run's planned events (None at first), updated by a round; raise if the round does not fit."""
+    """Return a run's planned events: `known` with a round added; raise if the round was not planned."""
     sampling, events = cost.sampled or (WORD, 1)
     if index >= events or (known is not None and (known.sampling, known.events) != (sampling, events)):
         raise ParametersRefused(

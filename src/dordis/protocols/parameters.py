@@ -377,7 +377,7 @@ def check_noise(parameters: Parameters) -> None:
 
 
 def table_hash(parameters: Parameters, law: NoiseLaw = SKELLAM) -> bytes:
-    """Return the hash of the noise tables of all chunks and components, in this order."""
+    """Return the hash of all noise tables, chunk by chunk, and in a chunk base components before removable ones."""
     distinct = set(parameters.plans)
     plans = {plan: b"".join(law.digest(v) for v in (*plan.base, *plan.removable)) for plan in distinct}
     return hashlib.sha256(b"dordis/v1/tables" + b"".join(plans[plan] for plan in parameters.plans)).digest()

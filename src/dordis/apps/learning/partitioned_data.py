@@ -324,7 +324,7 @@ def select_test_inputs(keys: Values, clients: Values, unit: Unit) -> tuple[npt.N
 
 
 def check_keys(data: Dataset, clients: int, each: int, some: bool) -> None:
-    """Raise InputError unless the keys make `clients` clients with `each` keys each; with `some`, they may make more."""
+    """Raise InputError unless the keys make `clients` clients with `each` keys each, or more clients if `some`."""
     keys, _, _ = data.key_counts
     there = data.unit.format_count(keys.size) + f", from {data.unit.origin}"
     possible = keys.size // each

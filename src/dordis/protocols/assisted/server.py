@@ -48,9 +48,9 @@ PIECE = 1 << 20
 
 
 class AssistedSetup(SummingSetup):
-    """The server's whole round, from the call for contributions to the sum, because all chunks share these steps.
+    """The set-up of an assisted round: all steps, from the call for contributions to the sum; chunks have none.
 
-    `standing` has the complaints of this round and of the run's earlier rounds.
+    `standing` has the complaints of helpers about clients, of this round and of the run's earlier rounds.
     """
 
     def __init__(self, parameters: AssistedParameters, registry: Mapping[ClientId, bytes], suite: Suite) -> None:
