@@ -27,7 +27,7 @@
     │   └── Aborted            this client or server has ended the round for good
     ├── NothingTrained         a run ended before its first round was finished
     ├── BudgetExceeded         the next round would exceed the privacy budget: it is not started
-    │   ├── DataBudgetExceeded  the run or query would exceed the budget of the ledger of its data
+    │   ├── DataBudgetExceeded  the run would exceed the budget of the ledger of its data
     │   ├── BudgetUsedUp       too few clients have budget left for one more round
     │   └── EventsUsedUp       all planned events of a run with records as the unit of privacy are used
     ├── LedgerDamaged          the privacy ledger was altered, or lines of it are missing: the run stops
@@ -189,7 +189,7 @@ class BudgetExceeded(DordisError):
 
 
 class DataBudgetExceeded(BudgetExceeded):
-    """A run or query would exceed the budget of the ledger to which it is charged; it was not started."""
+    """A run would exceed the budget of the ledger of its data; it was not started."""
 
     def __init__(self, epsilon: float, budget: float) -> None:
         DordisError.__init__(

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from dordis.errors import Aborted, InputError, NotReady, UnusableUpdate
+from dordis.errors import Aborted, Diverged, InputError, NotReady, UnusableUpdate
 from dordis.rounds.app import AppClient, RoundInfo
 from dordis.rounds.invitation import Ready, Train
 from dordis.rounds.user_code import (
@@ -379,3 +379,12 @@ class Broken(AppClient):
 def test_a_client_whose_training_fails_on_the_initial_model_does_not_join(result):
     with pytest.raises(InputError, match="this client cannot join: training from the application's initial model"):
         rehearse(Broken(result), Total(8), 1.0)
+
+
+def test_gradients_that_are_all_undefined_stop_a_simulation_and_count_as_zero_in_deployments():
+    one_bad = np.array([[1.0, np.nan], [0.5, 0.5]])
+    all_bad = np.array([[1.0, np.nan], [np.inf, 0.5]])
+    assert UserCode().attempt("the gradients of client 1", lambda: one_bad) is one_bad
+    with pytest.raises(Diverged, match="the gradients of client 1 are all NaN or infinite"):
+        UserCode().attempt("the gradients of client 1", lambda: all_bad)
+    assert ZeroOnFailure(lambda text: None).attempt("the gradients of client 1", lambda: all_bad) is all_bad

@@ -112,3 +112,14 @@ class LastModel:
     def keep(self, model: ModelBytes) -> None:
         """Store a model in place of the cached model."""
         self._model = self._shared.setdefault(model.digest, model)
+
+
+def check_gradients(rows: object, what: str) -> None:
+    """Raise Diverged if `rows`, the gradients of several records, have NaN or infinity in every row.
+
+    Another value, such as the gradient of one record, is not checked.
+    """
+    if isinstance(rows, np.ndarray) and rows.ndim == 2 and len(rows) > 1 and not np.isfinite(rows).all(axis=1).any():
+        raise Diverged(
+            f"{what} are all NaN or infinite: check the loss of the model and its layers, or pass a lower learning rate"
+        )

@@ -32,7 +32,7 @@ from dordis.kernels.reals import is_finite
 from dordis.privacy.scaling import Floats
 from dordis.protocols.parameters import RUN_BYTES
 from dordis.rounds.app import AppClient, AppServer, RoundInfo
-from dordis.rounds.model import ModelBytes, Numbers
+from dordis.rounds.model import ModelBytes, Numbers, check_gradients
 
 log = logging.getLogger("dordis.network")  # the log of a deployed client
 
@@ -79,12 +79,9 @@ class UserCode:
         return work()
 
     def attempt(self, what: str, work: Callable[[], Result]) -> Result | None:
-        """Return the result of `work`, the gradients of one group of records (see `sum_records`).
-
-        An error of `work` gets a note that says whose gradients are missing, and what to do.
-        """
+        """Return the gradients of one group of records; an error of `work` gets a note that says what to do."""
         try:
-            return work()
+            found = work()
         except Exception as error:
             error.add_note(
                 f"This error ended the computation of {what}. With records as the unit of privacy the application has "
@@ -92,6 +89,8 @@ class UserCode:
                 "as zero: repair the application or its data."
             )
             raise
+        check_gradients(found, what)
+        return found
 
     def call(self, what: str, work: Callable[[], Result]) -> Result | None:
         """Return the result of `work`, a computation on public values only, such as the next model."""

@@ -143,3 +143,17 @@ def test_an_empty_label_is_skipped_or_refused_and_the_error_offers_nothing_else(
 def test_a_column_of_record_ids_that_is_missing_is_named():
     with pytest.raises(InputError, match="rows has no column 'patient', which names the records"):
         Encoder.from_columns(Table(**KNOWN), as_columns(ROWS, "rows"), record="patient")
+
+
+COSTS = {"age": [20.0, 70.0, 120.0], "cost": [0.0, 5.0, 30.0]}
+
+
+def test_labels_are_clipped_for_training_and_not_for_tests():
+    made = Encoder.from_columns(
+        Table(label="cost", ranges={"age": (20, 120), "cost": (0, 10)}), as_columns(COSTS, "rows")
+    )
+    np.testing.assert_allclose(made.encode(COSTS, "rows").y, [-1, 0, 1])
+    np.testing.assert_allclose(made.encode(COSTS, "rows", tests=True).y, [-1, 0, 5])
+    with pytest.raises(InputError, match="no value of 'cost' is in the public range"):
+        made.check_informative(as_columns(COSTS | {"cost": [11.0, 12.0, 13.0]}, "rows"))
+    assert made.decode(np.empty((0, 1))).shape == (0,)

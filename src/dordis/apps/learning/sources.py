@@ -239,7 +239,7 @@ def read_tables(train: Any, test: Any, table: Table, record: str = "") -> Datase
     unit = Unit("row", "the table, each row one client") if table.client is None else column_unit(table.client)
     data: dict[str, Any] = {"x_train": rows.x, "y_train": rows.y, "keys": keys, "unit": unit, "records": rows.records}
     if test is not None:
-        tested = encoder.encode(test, "the test table", needs_client=False)
+        tested = encoder.encode(test, "the test table", needs_client=False, tests=True)
         data |= {"x_test": tested.x, "y_test": tested.y, "test_keys": tested.clients}
     return check_dataset(Dataset(**data, target=table.target, outputs=encoder.outputs, encoder=encoder))
 

@@ -118,7 +118,8 @@ def own_files_task(settings: Settings, task: Task) -> LearningTask:
         return rows.x, rows.y
 
     public = None if settings.test is None else task.folder / settings.test
-    tested = encoder.encode(public, str(public), needs_client=False) if public and public.is_file() else None
+    where = str(public)
+    tested = encoder.encode(public, where, needs_client=False, tests=True) if public and public.is_file() else None
     test = None if tested is None else take_first((tested.x, tested.y), settings.tested)
     described = {} if own is None or rows is None else encoder.describe(own, rows)
     unit = f"clients = {Unit(table.client or 'client').format_count(task.population)}, each with its own file"

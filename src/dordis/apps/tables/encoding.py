@@ -94,10 +94,13 @@ class Encoder(msgspec.Struct, frozen=True):
             return len(self.table.categories[name]) + 1
         return 2 if self.table.gap(name) == INDICATOR else 1
 
-    def encode(self, source: Any, where: str, *, needs_client: bool = True, needs_record: bool = False) -> EncodedRows:
+    def encode(
+        self, source: Any, where: str, *, needs_client: bool = True, needs_record: bool = False, tests: bool = False
+    ) -> EncodedRows:
         """Return the rows of a table as arrays; raise InputError if a column is missing or a cell cannot be encoded.
 
-        A missing client column is an error only if `needs_client`.  Record ids are read only if `needs_record`.
+        A missing client column is an error only if `needs_client`.  Record ids are read only if `needs_record`.  Labels
+        are clipped to their ranges, except for rows on which the model is tested (`tests`).
         """
         rows, skipped = self._keep_rows(as_columns(source, where))
         client = self.table.client
@@ -105,7 +108,7 @@ class Encoder(msgspec.Struct, frozen=True):
             client = None
         clients = None if client is None else self._clients(rows, client)
         records = self._records(rows) if needs_record and self.record else None
-        return EncodedRows(self._features(rows), self._labels(rows), clients, skipped, records)
+        return EncodedRows(self._features(rows), self._labels(rows, clips=not tests), clients, skipped, records)
 
     def encode_features(self, source: Any, where: str) -> Floats:
         """Return the features of rows that need no labels, as for a prediction.
@@ -129,7 +132,7 @@ class Encoder(msgspec.Struct, frozen=True):
             named = np.array([str(value) for value in classes] if texts else list(classes))
             return np.asarray(named[scores.argmax(axis=1)])
         lows, highs = self.label_ranges()
-        numbers: Floats = lows + (scores.reshape(len(scores), -1) + 1) / 2 * (highs - lows)
+        numbers: Floats = lows + (scores.reshape(len(scores), len(self.table.labels)) + 1) / 2 * (highs - lows)
         return numbers[:, 0] if len(self.table.labels) == 1 else numbers
 
     def label_ranges(self) -> tuple[Floats, Floats]:
@@ -138,17 +141,18 @@ class Encoder(msgspec.Struct, frozen=True):
         return pairs[:, 0], pairs[:, 1]
 
     def check_informative(self, columns: Columns) -> None:
-        """Raise InputError if a feature's values are all below its range, all above it, or all in no category.
+        """Raise InputError if all values of a feature or numeric label are below or above its range, or in no category.
 
-        Such a feature tells the model nothing.  A likely cause: the description has other units, or other upper and
+        Such a column tells the model nothing.  A likely cause: the description has other units, or other upper and
         lower case, than the values.
         """
-        astray = [name for name in self.features if self._misses_all(columns, name)]
+        labels = self.table.labels if self.table.target == "regression" else ()
+        astray = [name for name in (*self.features, *labels) if self._misses_all(columns, name)]
         if astray:
             raise InputError(
                 f"{columns.where}: no value of {', '.join(map(repr, astray))} is in the public range or among the "
                 "public categories of its column, so the column tells the model nothing: compare units, and upper and "
-                "lower case, or add the column to exclude"
+                "lower case, or, for a feature, add the column to exclude"
             )
 
     def _misses_all(self, columns: Columns, name: str) -> bool:
@@ -277,7 +281,7 @@ class Encoder(msgspec.Struct, frozen=True):
             encoded[row, place.get(filled if text is None else text, len(place))] = 1.0
         return encoded
 
-    def _labels(self, columns: Columns) -> npt.NDArray[Any]:
+    def _labels(self, columns: Columns, clips: bool) -> npt.NDArray[Any]:
         table = self.table
         if table.target == "classification":
             (name,), places = table.labels, {value: i for i, value in enumerate(table.classes())}
@@ -290,7 +294,8 @@ class Encoder(msgspec.Struct, frozen=True):
             return np.array(numbers, np.int64)
         lows, highs = self.label_ranges()
         values = np.stack([columns.numbers(name) for name in table.labels], axis=1)
-        scaled = 2 * (np.clip(values, lows, highs) - lows) / (highs - lows) - 1
+        values = np.clip(values, lows, highs) if clips else values
+        scaled = 2 * (values - lows) / (highs - lows) - 1
         return scaled[:, 0] if len(table.labels) == 1 else scaled
 
 
