@@ -235,3 +235,11 @@ def test_a_sampling_probability_lies_between_0_and_1(probability: float) -> None
 def test_delta_below_the_error_of_the_composition_is_refused() -> None:
     with pytest.raises(InputError, match="at least 1e-10"):
         epsilon(SampledEvents(sampling_word(0.1), 1.0, 10), 1e-12)
+
+
+@pytest.mark.parametrize("budget", [6.0, 10.0, 20.0, 60.0, 200.0])
+def test_a_larger_budget_does_not_make_the_filter_useless(budget: float) -> None:
+    delta = 1e-5
+    plan = SampledEvents(sampling_word(0.2), 0.7634705670104351, 27)
+    assert epsilon(plan, delta) == pytest.approx(6, abs=1e-3)
+    assert filtered_epsilon([plan, plan], default_order(budget, delta), delta) < 2 * epsilon(plan, delta)

@@ -13,14 +13,17 @@ import numpy as np
 import pytest
 
 import dordis
+from dordis.config.reading import validate_settings
 from dordis.errors import BudgetRefused, InputError, LedgerDamaged, ParametersRefused, UnexpectedRequest
-from dordis.ledger.ledger import Ledger
+from dordis.ledger.combine_runs import combined_epsilon
+from dordis.ledger.ledger import Ledger, read_ledger
 from dordis.ledger.ledger import verify_ledger as verify
 from dordis.ledger.round_charge import Charge
 from dordis.ledger.stated_epsilon import Basis
 from dordis.owner.directory import ClientDirectory
 from dordis.owner.participation import FileParticipation, Limits, OwnerBudget
 from dordis.owner.policy import Policy
+from dordis.privacy import record_accounting
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.clipping import Clipping, Quantile
 from dordis.privacy.mechanisms.central_and_local_noise import LocalGaussian
@@ -531,3 +534,25 @@ def test_the_preset_of_hospitals_protects_patients(tmp_path: Path) -> None:
 def preset(name: str) -> dict[str, Any]:
     path = Path(dordis.__file__).parent / "config" / "presets" / f"{name}.toml"
     return tomllib.loads(path.read_text())
+
+
+def test_runs_of_records_are_combined_by_their_sums_and_have_no_successor(tmp_path: Path) -> None:
+    from dordis.simulation.run import prepare
+
+    settings = {
+        "federation": {"clients": 6, "per_round": 6, "rounds": 2},
+        "privacy": {"unit": "record", "records": 400, "sampling": 0.1, "epsilon": 6.0},
+        "simulation": {"fidelity": "ideal"},
+        "output": str(tmp_path),
+    }
+    one, two = (dordis.run(settings, accept_hopeless=True) for _ in range(2))
+    assert combined_epsilon([one.path]).epsilon == pytest.approx(one.epsilon)
+    together = combined_epsilon([one.path, two.path])
+    plan = read_ledger(one.path / "ledger.jsonl")[0].budget.records
+    assert plan is not None
+    assert together.epsilon == pytest.approx(2 * record_accounting.epsilon(plan, together.delta / 2))
+    assert 2 * one.epsilon < together.epsilon < 2.2 * one.epsilon
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match="has no successor"):
+        prepare(validate_settings(settings)).succeed(one.path, tmp_path, "")
+    assert sorted(tmp_path.rglob("*")) == before

@@ -29,7 +29,7 @@ from dordis.ledger.entries import RunCharge
 from dordis.ledger.ledger import Ledger, read_ledger
 from dordis.ledger.round_charge import theta_squared
 from dordis.ledger.stated_epsilon import StatedEpsilon, epsilon_at_delta, stated_epsilon
-from dordis.privacy import accounting, gdp
+from dordis.privacy import accounting, gdp, record_accounting
 from dordis.privacy.accounting import Gaussian, ReleaseCost
 from dordis.protocols.parameters import RUN_BYTES
 from dordis.records import run_records
@@ -104,6 +104,8 @@ def combined_epsilon(paths: Sequence[Path], delta: float | None = None) -> Combi
     parts = tuple(read_part(path) for path in paths)
     check_once(parts)
     parts = without_covered(parts)
+    if any(part.account.budget.records for part in parts):
+        return _combine_records(parts, delta)
     joined = [part for part in parts if part.keys]
     added = [part for part in parts if not part.keys]
     everybody: Costs = sum((part.worst_costs for part in added), Counter())
@@ -128,6 +130,20 @@ def combined_epsilon(paths: Sequence[Path], delta: float | None = None) -> Combi
         if 0 < part.stated.epsilon < math.inf
     )
     return CombinedEpsilon(max(worst, *alone, 0.0), at, parts)
+
+
+def _combine_records(parts: tuple[LedgerPart, ...], delta: float | None) -> CombinedEpsilon:
+    """Return the combined epsilon of runs that protect records: every record is in all of them, and epsilons add up.
+
+    Each run gets an equal part of delta.  So the bound also holds if the results of a run decided how the next is set.
+    """
+    at = min(part.account.budget.delta for part in parts) if delta is None else accounting.check_delta(delta)
+    total = 0.0
+    for part in parts:
+        if part.account.budget.records is None:
+            raise InputError(f"{part.path} protects clients, other runs protect records: combine each kind by itself")
+        total += record_accounting.epsilon(part.account.budget.records, at / len(parts) - float(part.account.failure()))
+    return CombinedEpsilon(total, at, parts)
 
 
 def read_part(path: Path) -> LedgerPart:

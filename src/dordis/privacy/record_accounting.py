@@ -252,12 +252,17 @@ def _largest(excess: Callable[[float], float], low: float, high: float) -> float
     return low
 
 
+LEAST_ORDER = 2.5
+"""Least default order: at orders near 1 nothing is proved, however small the Renyi divergence is."""
+
+
 def default_order(epsilon: float, delta: float) -> float:
     """Return the Renyi order at which the plans of several runs are added up: 1 + 1.5 ln(1/delta) / epsilon.
 
-    `epsilon` and `delta` are an owner's budget.
+    The order is at least `LEAST_ORDER`.  `epsilon` and `delta` are an owner's budget.
     """
-    return 1 + 1.5 * math.log(1 / accounting.check_delta(delta)) / accounting.check_epsilon(epsilon)
+    order = 1 + 1.5 * math.log(1 / accounting.check_delta(delta)) / accounting.check_epsilon(epsilon)
+    return max(LEAST_ORDER, order)
 
 
 @lru_cache(maxsize=1 << 10)

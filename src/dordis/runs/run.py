@@ -16,7 +16,7 @@ from dordis.errors import BudgetExceeded, Diverged, InputError, RoundFailed
 from dordis.identity.registry import Registry
 from dordis.kernels.ring import packed_size
 from dordis.ledger import verification
-from dordis.ledger.ledger import Ledger, LedgerSummary
+from dordis.ledger.ledger import Ledger, LedgerSummary, check_client_unit
 from dordis.ledger.receipt import last_digest
 from dordis.ledger.round_charge import OwnerCharge
 from dordis.owner.participation import Attendance
@@ -213,6 +213,7 @@ class Run:
         verification.check_model(stored)
         verification.check_last(stored)
         spent = verification.check_evidence(stored)
+        check_client_unit(job.design.budget)
         check_succeeds(job, stored)
         before = RunRecords.open(predecessor)
         earlier = Ledger.open(predecessor / LEDGER, before.id) if job.design.proves else None
