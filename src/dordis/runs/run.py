@@ -213,13 +213,11 @@ class Run:
         verification.check_model(stored)
         verification.check_last(stored)
         spent = verification.check_evidence(stored)
-        check_client_unit(job.design.budget)
         check_succeeds(job, stored)
         before = RunRecords.open(predecessor)
         earlier = Ledger.open(predecessor / LEDGER, before.id) if job.design.proves else None
         check_keeps_state(job.app, len(stored.rounds))
-        state = before.state()
-        if state:
+        if state := before.state():
             job.app.restore(state)
         manifest = manifest_of(job, home, run_records.timestamp(), predecessor_of(before, job, spent))
         records = RunRecords.create(root, manifest, config)
@@ -379,10 +377,11 @@ def check_same(config: RunConfig, records: RunRecords) -> None:
 
 
 def check_succeeds(job: Job, before: StoredRun) -> None:
-    """Raise InputError unless the job can continue `before`, with the same application and `dim`, and more rounds.
+    """Raise InputError unless the job can continue `before`: same application and `dim`, more rounds, unit the client.
 
     If the job has an epsilon, `before` must have one.
     """
+    check_client_unit(job.design.budget)
     manifest, config = before.manifest, job.config
     if manifest.config.get("app", {}).get("server") != config.app.server or manifest.plan.dim != job.design.setting.dim:
         raise InputError(f"the run at {before.path} computed something else: use its application, with the same dim")
